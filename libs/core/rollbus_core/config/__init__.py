@@ -1,0 +1,1 @@
+"""Recipes: typed models (`models`), loading and checking (`load`), explaining (`explain`)."""

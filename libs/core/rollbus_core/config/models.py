@@ -1,0 +1,132 @@
+"""Every setting of Rollbus except those of plug-ins, each with its default, unit and meaning.
+
+A default stands here and nowhere else. Plug-in sections (``env``, ``policy``, ``algorithm``) add
+the fields of the plug-in's own `Config`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def option(default: Any, description: str, unit: str = "", **checks: Any) -> Any:
+    """A field with its meaning and unit."""
+    extra = {"unit": unit} if unit else None
+    if default is ...:
+        return Field(description=description, json_schema_extra=extra, **checks)
+    return Field(default, description=description, json_schema_extra=extra, **checks)
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys fail, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunConfig(Section):
+    """The run as a whole."""
+
+    name: str = option("", "Name of the run folder under runs/; empty: recipe name and time.")
+    seed: int = option(1, "Seed of everything: episodes, exploration, initial weights.", ge=0)
+    total_steps: int = option(100_000, "Environment steps to train for.", "steps", ge=1)
+    wall_limit_s: float = option(0.0, "Stop after this long; 0: no limit.", "s", ge=0)
+    deterministic: bool = option(
+        False, "Bit-identical repeats: lag 0, fixed batches, sorted chunks, one thread."
+    )
+    resume: Literal["auto", "never", "must"] = option(
+        "auto", "Continue from the run folder's last checkpoint: if there is one, never, or fail."
+    )
+    audit: bool = option(False, "Record every (episode, step) that is produced and applied.")
+
+
+class EnvConfig(Section):
+    """The environment and how its rows are arranged. The plug-in adds its own keys."""
+
+    name: str = option("gymnasium", "Environment plug-in: a file of rollbus_envs.")
+    num_envs: int = option(16, "Rows over all hubs.", "rows", ge=1)
+    num_slices: int = option(2, "Slices over all hubs; at least 2 overlap simulation and inference.", ge=1)
+    hubs: int = option(1, "Hub processes.", ge=1)
+    placement: Literal["inline", "workers", "dial_in"] = option(
+        "inline",
+        "Where environments run: in the hub, in worker processes of the hub, or in processes of "
+        "yours that dial in with run_env().",
+    )
+    workers: int = option(2, "Worker processes per hub with placement: workers.", ge=1)
+    listen: str = option("", "Address for peers that dial in; empty: ipc:// in the runtime folder.")
+    step_timeout_s: float = option(60.0, "Time limit of one step or reset.", "s", gt=0)
+    tick_deadline_s: float = option(0.0, "A tick closes after this long without its late rows; 0: waits for all.", "s", ge=0)
+    time_limit: int = option(0, "Truncate episodes after this many steps; 0: the environment's own limit.", "steps", ge=0)
+    action_repeat: int = option(1, "Environment steps per decision.", "steps", ge=1)
+    frame_stack: int = option(1, "Frames that one observation holds.", "frames", ge=1)
+
+
+class ActorConfig(Section):
+    """Inference."""
+
+    count: int = option(1, "Actor processes.", ge=1)
+    engine: str = option("torch_local", "Inference engine: a file of rollbus_actor.engines.")
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, ...")
+    max_batch: int = option(1024, "Rows of one forward pass.", "rows", ge=1)
+    batch_wait_ms: float = option(0.0, "How long a batch waits for more ticks.", "ms", ge=0)
+    threads: int = option(1, "Threads of one actor.", ge=1)
+
+
+class LearnerConfig(Section):
+    """Optimisation."""
+
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, ...")
+    threads: int = option(1, "Threads of the learner.", ge=1)
+    gap_limit: float = option(
+        0.0, "Stop if the mean |log-prob difference| of actor and learner at equal version exceeds this; 0: only record.", ge=0
+    )
+
+
+class BrokerConfig(Section):
+    """Registry and store."""
+
+    http: str = option("127.0.0.1:0", "Address of /metrics, /healthz, /readyz; port 0: any; empty: off.")
+    heartbeat_s: float = option(0.5, "Time between heartbeats.", "s", gt=0)
+    lost_after_s: float = option(3.0, "Silence after which a member is lost.", "s", gt=0)
+    slab_bytes: int = option(8 << 20, "Size of one slab file.", "bytes", ge=1 << 16)
+    ticket_timeout_s: float = option(120.0, "A ticket returns after this long.", "s", gt=0)
+    fsync: bool = option(False, "Keep slabs in the run folder and fsync the log: survives power loss.")
+
+
+class EvalConfig(Section):
+    """Evaluation during and after training."""
+
+    every_steps: int = option(0, "Evaluate a checkpoint about this often; 0: only at the end.", "steps", ge=0)
+    episodes: int = option(20, "Episodes of one evaluation.", "episodes", ge=1)
+    num_envs: int = option(20, "Rows that run at once; does not change results.", "rows", ge=1)
+    seed: int = option(1, "Seed of the episode list, apart from training's.", ge=0)
+    mode: Literal["deterministic", "stochastic"] = option("deterministic", "Mode of the policy or samples of it.")
+    start_return: float | None = option(None, "Evaluate only once the training return reaches this.")
+
+
+class StopConfig(Section):
+    """When training ends before ``run.total_steps``."""
+
+    eval_return: float | None = option(None, "Mean return of an evaluation that is enough.")
+    episodes: int = option(0, "Episodes that evaluation must have; 0: eval.episodes.", "episodes", ge=0)
+
+
+class CheckpointConfig(Section):
+    """Checkpoints."""
+
+    every_steps: int = option(0, "Save about this often; 0: only for evaluations and at the end.", "steps", ge=0)
+    keep: int = option(3, "Checkpoints kept besides best and last.", ge=1)
+
+
+class DeployConfig(Section):
+    """How processes are laid out."""
+
+    processes: list[str] = option(
+        ["broker", "hub", "actor", "learner"],
+        "One process per entry; 'hub+actor' puts both into one.",
+    )
+    backend: str = option("auto", "Accelerator backend: a file of rollbus_accel.backends, or auto.")
+    restarts: int = option(5, "Restarts per process within ten minutes.", ge=0)
+    start_timeout_s: float = option(60.0, "Time limit from start to ready.", "s", gt=0)
+    stop_timeout_s: float = option(5.0, "Time limit from stop to exit.", "s", gt=0)

@@ -1,0 +1,66 @@
+"""What a learner is fed: settings of a table and of the batches drawn from it.
+
+On-policy and off-policy differ here, not in the program. An algorithm's `Config` computes its
+`Feed` from the recipe without torch, so that actors, store and learner read one and the same.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class TableConfig(BaseModel):
+    """Sampler, rate limiter and bounds of one table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    #: "queue": each chunk is delivered once, in order. "replay": uniform draws of steps.
+    sampler: Literal["queue", "replay"] = "queue"
+    #: Queue: steps of one batch.
+    batch_steps: int = Field(0, ge=0)
+    #: Queue: updates between the version that acted and the version that learns.
+    max_lag: int = Field(1, ge=0)
+    #: Queue: each slice gives each batch exactly one chunk (deterministic mode).
+    one_chunk_per_slice: bool = False
+    #: Replay: steps inserted before the first draw.
+    min_steps: int = Field(0, ge=0)
+    #: Replay: steps inserted per update.
+    steps_per_update: int = Field(0, ge=0)
+    #: Replay: the first so many steps act at random.
+    random_steps: int = Field(0, ge=0)
+    #: Replay: steps kept; older ones are evicted. 0: only ``max_bytes`` bounds it.
+    max_steps: int = Field(0, ge=0)
+    #: Bytes of slabs the table may hold.
+    max_bytes: int = Field(1 << 30, gt=0)
+
+    @model_validator(mode="after")
+    def _complete(self) -> TableConfig:
+        if self.sampler == "queue" and self.batch_steps < 1:
+            raise ValueError("a queue table needs batch_steps >= 1")
+        if self.sampler == "replay" and self.steps_per_update < 1:
+            raise ValueError("a replay table needs steps_per_update >= 1")
+        return self
+
+
+class Feed(BaseModel):
+    """What actors record and what the learner samples for one update.
+
+    unit "chunk": whole chunks side by side, columns [T, N, ...], padded decisions masked by
+    ``valid``. unit "step": ``num_batches * batch_size`` transitions with ``next_obs`` taken from
+    the final observation where an episode ended.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table: TableConfig
+    #: Decisions per row of one chunk.
+    num_decisions: int = Field(ge=1)
+    unit: Literal["chunk", "step"] = "chunk"
+    num_batches: int = Field(0, ge=0)
+    batch_size: int = Field(0, ge=0)
+    #: What the policy returns besides the action and is recorded: "log_prob", "value".
+    extras: tuple[str, ...] = ()
+    #: Printed at the start: "one update = 64 rows x 32 steps = 2048 samples, ...".
+    summary: str = ""

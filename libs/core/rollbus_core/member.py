@@ -1,0 +1,108 @@
+"""A service's membership in the registry: register, heartbeat, rejoin.
+
+Heartbeats are sent by the service's own loop, so that one proves that the loop turns and not only
+that a thread does. Before a long stage the service names it with its deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rollbus_wire.errors import PeerLost
+from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.messages import (
+    PROTOCOL,
+    Fault,
+    Heartbeat,
+    Leave,
+    Message,
+    Register,
+    Registered,
+    fields_hash,
+)
+
+DEFAULT_STAGE_DEADLINE_S = 2.0
+
+
+class Member:
+    """One member. Call `poll` in every turn of the loop."""
+
+    def __init__(
+        self,
+        link: Link,
+        role: str,
+        name: str,
+        *,
+        slices: list[dict[str, Any]] | None = None,
+        stats: Callable[[], dict[str, Any]] = dict,
+        state: Callable[[], str] = lambda: "run",
+        on_registered: Callable[[Registered], None] = lambda _: None,
+    ) -> None:
+        self.link, self.role, self.name = link, role, name
+        self.slices = slices or []
+        self._stats, self._state, self._on_registered = stats, state, on_registered
+        self.registered: Registered | None = None
+        self.failure = ""
+        self._stage, self._since = "start", time.monotonic()
+        self._deadline_s = 60.0
+        self._next = 0.0
+
+    def stage(self, name: str, deadline_s: float = DEFAULT_STAGE_DEADLINE_S) -> None:
+        """Enter a stage. A stage that may block for long is announced at once."""
+        if name == self._stage and deadline_s == self._deadline_s:
+            return
+        self._stage, self._since, self._deadline_s = name, time.monotonic(), deadline_s
+        if deadline_s > DEFAULT_STAGE_DEADLINE_S:
+            self._next = 0.0
+            self._beat(time.monotonic())
+
+    def poll(self) -> list[Envelope]:
+        """Send what is due; return the messages that are not about membership."""
+        others = []
+        for envelope in drain(self.link):
+            message = envelope.message
+            if isinstance(message, Registered):
+                self.registered = message
+                self._on_registered(message)
+            elif isinstance(message, Fault) and message.code == "rejoin":
+                self.registered, self._next = None, 0.0
+            else:
+                others.append(envelope)
+        self._beat(time.monotonic())
+        return others
+
+    def send(self, message: Message) -> None:
+        """Tell the registry; a broker that is away gets it when it is back."""
+        try:
+            self.link.send(message)
+        except PeerLost:
+            pass
+
+    def leave(self, reason: str) -> None:
+        """End the membership in order."""
+        self.send(Leave(reason=reason))
+
+    def _beat(self, now: float) -> None:
+        if now < self._next:
+            return
+        if self.registered is None:
+            self._next = now + 1.0
+            self.send(
+                Register(
+                    role=self.role, name=self.name, producer=self.link.sender, pid=os.getpid(),
+                    host=socket.gethostname(), protocol=list(PROTOCOL), fields_hash=fields_hash(),
+                    slices=self.slices,
+                )
+            )  # fmt: skip
+            return
+        self._next = now + self.registered.heartbeat_s
+        self.send(
+            Heartbeat(
+                stage=self._stage, since_s=now - self._since, deadline_s=self._deadline_s,
+                state=self._state(), failure=self.failure, stats=self._stats(),
+            )
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Where a run keeps what: the run folder on disk and the runtime folder in shared memory.
+
+The runtime folder (mode 0700) holds sockets, slabs and weight buffers. It lives as long as a
+process holds a shared `flock` on its ``alive`` file; `remove_dead` sweeps the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollbus_wire.errors import ConfigError, SharedMemoryFull
+
+PREFIX = "rollbus-"
+
+
+def shared_memory_root() -> Path:
+    """The folder for runtime folders: ROLLBUS_RUNTIME_DIR, else /dev/shm."""
+    return Path(os.environ.get("ROLLBUS_RUNTIME_DIR", "/dev/shm"))
+
+
+class RunPaths:
+    """Paths of one run. Nothing is created here."""
+
+    def __init__(self, run_dir: str | Path) -> None:
+        self.root = Path(run_dir).resolve()
+        digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
+        self.runtime = shared_memory_root() / f"{PREFIX}{os.getuid()}-{digest}"
+        self.config = self.root / "config.yaml"
+        self.metrics = self.root / "metrics.jsonl"
+        self.evaluations = self.root / "evaluations.jsonl"
+        self.summary = self.root / "summary.json"
+        self.curve = self.root / "curve.png"
+        self.tensorboard = self.root / "tensorboard"
+        self.logs = self.root / "logs"
+        self.checkpoints = self.root / "checkpoints"
+        self.audit = self.root / "audit"
+        self.store = self.root / "store"
+        self.run_id = digest
+
+    @property
+    def registry(self) -> str:
+        """Endpoint of the registry plane."""
+        return os.environ.get("ROLLBUS_REGISTRY", f"ipc://{self.runtime}/registry")
+
+    @property
+    def store_endpoint(self) -> str:
+        """Endpoint of the store plane."""
+        return os.environ.get("ROLLBUS_STORE", f"ipc://{self.runtime}/store")
+
+    def hub_data(self, index: int) -> str:
+        """Endpoint of a hub's data plane."""
+        return f"ipc://{self.runtime}/hub-{index}-data"
+
+    def hub_peers(self, index: int) -> str:
+        """Endpoint of a hub's peer plane."""
+        return f"ipc://{self.runtime}/hub-{index}-peers"
+
+    def weights(self, policy: str) -> Path:
+        """Prefix of the slot's buffer files."""
+        return self.runtime / f"weights-{policy}"
+
+    def create(self) -> None:
+        """Make the run folder and the runtime folder; raises with what to do if it cannot."""
+        try:
+            for folder in (self.root, self.logs, self.checkpoints, self.store):
+                folder.mkdir(parents=True, exist_ok=True)
+            probe = self.root / ".writable"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(
+                f"run folder {self.root} cannot be written: {error.strerror}; "
+                "choose another one with --run-dir"
+            ) from None
+        try:
+            self.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SharedMemoryFull(
+                f"runtime folder {self.runtime} cannot be made: {error.strerror}; "
+                "set ROLLBUS_RUNTIME_DIR to a writable folder in memory"
+            ) from None
+
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """Hold the runtime folder for as long as the block runs."""
+        descriptor = os.open(self.runtime / "alive", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def remove_dead(root: Path | None = None) -> list[Path]:
+    """Remove this user's runtime folders that no process holds; returns them."""
+    removed = []
+    for folder in (root or shared_memory_root()).glob(f"{PREFIX}{os.getuid()}-*"):
+        if not _held(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed
+
+
+def _held(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder / "alive", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)

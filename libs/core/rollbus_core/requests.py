@@ -1,0 +1,101 @@
+"""Requests over a link: each has a deadline, is repeated under its own id, and is answered once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rollbus_wire.errors import PeerLost
+from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.messages import Message
+
+
+class Requests:
+    """The asking side of a plane.
+
+    A reply that nobody awaits is dropped and counted in ``late``; messages that are not replies
+    are returned by `poll`.
+    """
+
+    def __init__(self, link: Link, repeat_s: float = 5.0) -> None:
+        self.link, self.repeat_s = link, repeat_s
+        self.late = 0
+        self._open: dict[int, tuple[Message, Callable[[Message], Any], float]] = {}
+
+    def ask(self, message: Message, on_reply: Callable[[Message], Any]) -> int:
+        """Send ``message``; ``on_reply`` gets its answer (which may be a `Fault`)."""
+        request = self.link.send(message)
+        self._open[request] = (message, on_reply, time.monotonic() + self.repeat_s)
+        return request
+
+    def forget(self, request: int) -> None:
+        """The answer is not wanted any more."""
+        self._open.pop(request, None)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def poll(self) -> tuple[bool, list[Envelope]]:
+        """Deliver replies and repeat what is overdue: (anything done, other messages)."""
+        others, busy = [], False
+        for envelope in drain(self.link):
+            busy = True
+            if not envelope.re:
+                others.append(envelope)
+                continue
+            entry = self._open.pop(envelope.re, None)
+            if entry is None:
+                self.late += 1
+            else:
+                entry[1](envelope.message)
+        now = time.monotonic()
+        for request, (message, on_reply, due) in list(self._open.items()):
+            if now > due:
+                self._open[request] = (message, on_reply, now + self.repeat_s)
+                try:
+                    self.link.send(message, id=request)
+                except PeerLost:
+                    pass
+        return busy, others
+
+
+class Replies:
+    """The answering side: a repeated request gets the same answer again.
+
+    ``answer`` remembers the last ``keep`` replies of each sender; `known` resends one.
+    """
+
+    def __init__(self, link: Link, keep: int = 256) -> None:
+        self.link, self.keep = link, keep
+        self._sent: dict[str, dict[int, Message | None]] = {}
+
+    def known(self, envelope: Envelope) -> bool:
+        """Whether this request came before; its answer, if there is one yet, is sent again."""
+        sent = self._sent.setdefault(envelope.sender, {})
+        if envelope.id not in sent:
+            sent[envelope.id] = None
+            while len(sent) > self.keep:
+                sent.pop(next(iter(sent)))
+            return False
+        answer = sent[envelope.id]
+        if answer is not None:
+            self._send(answer, envelope)
+        return True
+
+    def answer(self, envelope: Envelope, message: Message) -> None:
+        """Answer ``envelope``, now or long after it came."""
+        sent = self._sent.setdefault(envelope.sender, {})
+        if envelope.id in sent:
+            sent[envelope.id] = message
+        self._send(message, envelope)
+
+    def forget(self, sender: str) -> None:
+        """A sender is gone for good."""
+        self._sent.pop(sender, None)
+
+    def _send(self, message: Message, envelope: Envelope) -> None:
+        try:
+            self.link.send(message, to=envelope.peer, re=envelope.id)
+        except PeerLost:
+            pass

@@ -1,0 +1,69 @@
+"""Counter-based random numbers: a function of (seed, episode, step), never of call order.
+
+A row's noise therefore does not depend on its neighbours in a batch, on the actor that computed
+it, or on how often something was retried. The mixer is SplitMix64 (Steele, Lea, Flood 2014,
+"Fast splittable pseudorandom number generators").
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S11 = (np.uint64(n) for n in (27, 30, 31, 11))
+
+
+def mix(value: np.ndarray | np.uint64) -> np.ndarray:
+    """SplitMix64's finaliser, a bijection of uint64."""
+    value = np.asarray(value, np.uint64)
+    value = (value ^ (value >> _S30)) * _MIX_1
+    value = (value ^ (value >> _S27)) * _MIX_2
+    return value ^ (value >> _S31)
+
+
+def stream(seed: int, name: str) -> np.uint64:
+    """The key of the stream ``name`` under ``seed``; distinct names give unrelated streams."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8, key=str(seed).encode()).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def decision_seeds(key: np.uint64, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """uint64 [B], one seed per (episode [B], step [B])."""
+    with np.errstate(over="ignore"):
+        episodes = mix(key + np.asarray(episode).astype(np.uint64) * _GOLDEN)
+        return mix(episodes + np.asarray(step).astype(np.uint64) * _GOLDEN)
+
+
+def uniform(seeds: np.ndarray, num: int) -> np.ndarray:
+    """float64 [B, num] in [0, 1), row i a function of ``seeds[i]`` alone."""
+    with np.errstate(over="ignore"):
+        counters = np.arange(1, num + 1, dtype=np.uint64) * _GOLDEN
+        bits = mix(seeds[:, None] + counters[None, :])
+    return (bits >> _S11).astype(np.float64) * (1.0 / (1 << 53))
+
+
+def normal(seeds: np.ndarray, num: int) -> np.ndarray:
+    """float32 [B, num], standard normal by Box and Muller (1958)."""
+    half = -(-num // 2)
+    u = uniform(seeds, 2 * half)
+    radius = np.sqrt(-2.0 * np.log(1.0 - u[:, :half]))
+    angle = (2.0 * np.pi) * u[:, half:]
+    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return both[:, :num].astype(np.float32)
+
+
+def episode_id(incarnation: int, row: int, number: int) -> int:
+    """int64: the ``number``-th episode of global ``row`` under the hub's ``incarnation``."""
+    return incarnation << 48 | row << 28 | number
+
+
+def episode_seed(seed: int, episode: int, *, evaluation: bool) -> int:
+    """The seed that an environment's reset gets; evaluation and training never share one."""
+    key = stream(seed, "evaluation" if evaluation else "training")
+    with np.errstate(over="ignore"):
+        bits = int(mix(key + np.uint64(episode) * _GOLDEN)) & 0x7FFFFFFF
+    return bits | 0x80000000 if evaluation else bits

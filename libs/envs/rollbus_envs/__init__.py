@@ -1,0 +1,1 @@
+"""Environments, one file each; a file is found by its name."""

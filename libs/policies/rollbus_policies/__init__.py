@@ -1,0 +1,1 @@
+"""Policies: one file per family, one contract for all (`base`)."""

@@ -1,0 +1,112 @@
+"""The contract every policy is written against. Importing this module needs no torch.
+
+A policy file has ``Config`` (a `PolicyConfig`), ``needs`` (packages) and
+``make(config, spec, critic) -> Policy``.
+Symbols: B rows of a batch, T decisions of a chunk, N rows of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+Mode = Literal["sample", "mode", "random"]
+
+
+class PolicyConfig(BaseModel):
+    """Base of the ``policy`` section; each family's `Config` adds its own keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "mlp"
+    #: What policies of this family can do: "log_prob", "entropy", "value", "sample".
+    offers: ClassVar[frozenset[str]] = frozenset()
+
+
+@dataclass
+class PolicySpec:
+    """What a built policy states about itself."""
+
+    #: dtype and shape of the action the learner scores ("action" column), e.g. pre-squash.
+    action: tuple[str, tuple[int, ...]]
+    #: What `act` can return besides the action, name -> (dtype, shape per row).
+    extras: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    #: "hub": recurrent state of ``state_size`` float32 per row travels as carry; "none".
+    state: Literal["hub", "none"] = "none"
+    state_size: int = 0
+    #: Frames stacked into one observation (1: none); the caller stacks, the policy sees K frames.
+    frame_stack: int = 1
+
+
+@dataclass
+class Ask:
+    """What the caller wants of one forward pass."""
+
+    #: One mode for all rows, or one per row.
+    mode: Mode | list[Mode] = "sample"
+    #: Extras to return.
+    want: tuple[str, ...] = ()
+
+
+@dataclass
+class Act:
+    """Decisions of B rows, as numpy arrays."""
+
+    #: What the environment executes, in its own units and bounds.
+    env_action: np.ndarray
+    #: What the learner scores: before squashing and clipping.
+    action: np.ndarray
+    #: float32 [B, state_size], or None.
+    state: np.ndarray | None = None
+    extras: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """A torch module; `evaluate` is reached through ``module(...)``, its forward, only."""
+
+    spec: PolicySpec
+
+    def act(
+        self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
+    ) -> Act:
+        """Decide for B rows.
+
+        ``obs`` [B, ...] per key (with frame stacks [B, K, ...]), ``state`` float32
+        [B, state_size], ``seeds`` uint64 [B] (`rollbus_core.rng.decision_seeds`): row i's noise is a
+        function of ``seeds[i]`` alone.
+        """
+        ...
+
+    def __call__(self, batch: Mapping[str, Tensor], want: tuple[str, ...]) -> dict[str, Tensor]:
+        """Evaluate, with gradient.
+
+        ``batch`` holds ``obs/<key>`` [..., ...] and ``action`` where scores are wanted; for
+        recurrent policies the leading dimensions are [T, n] and ``state`` [n, state_size] and
+        ``start`` bool [T, n] (an episode begins at this decision: the state is zero) are present.
+        ``want``: "log_prob", "entropy", "value", "sample" (reparameterised: ``sample`` and
+        ``sample_log_prob``, noise from ``noise`` [..., A]), "features".
+        """
+        ...
+
+    def update_normaliser(self, batch: Mapping[str, Tensor], valid: Tensor) -> None:
+        """Merge the raw observations of ``batch`` where ``valid`` into the running statistics."""
+        ...
+
+
+def make(config: Any, spec: Any, *, critic: bool, frame_stack: int = 1) -> Any:
+    """Build the policy that ``config.name`` names for environment ``spec``.
+
+    ``critic``: with its value function (learner), or without (actors that record no values).
+    """
+    from rollbus_wire import lookup
+
+    return lookup.find("rollbus_policies", config.name).make(
+        config, spec, critic=critic, frame_stack=frame_stack
+    )

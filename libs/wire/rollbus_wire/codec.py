@@ -1,0 +1,128 @@
+"""One message as frames: a msgpack header, then one raw frame per large array.
+
+The header is a map (docs/protocol.md, "Envelope"). An array stands in the header as a msgpack
+extension of type 1 that names its frame, dtype and shape; its bytes are that frame. An array of
+at most `INLINE_BYTES` names frame 0 and its bytes follow in the extension itself, because a frame
+costs more than the copy (docs/decisions/0002). Only the dtypes of `DTYPES` exist on the wire: no
+objects, strings, dates or structures.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, List, Sequence, Tuple
+
+import msgpack
+import numpy as np
+
+from .errors import LimitExceeded, WireError
+
+ARRAY_EXTENSION = 1
+#: Arrays up to this size ride in the header.
+INLINE_BYTES = 2048
+MAX_HEADER_BYTES = 4 << 20
+MAX_FRAMES = 1024
+MAX_DIMENSIONS = 8
+MAX_ARRAY_BYTES = 1 << 31
+MAX_CONTAINER_LENGTH = 1 << 16
+
+#: The code of a dtype on the wire is its place in this list; append only.
+DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
+_CODES = {np.dtype(name): code for code, name in enumerate(DTYPES)}
+_TYPES = [np.dtype(name) for name in DTYPES]
+_PREFIX = struct.Struct("<HBB")
+_DIMENSIONS = [struct.Struct("<%dQ" % n) for n in range(MAX_DIMENSIONS + 1)]
+
+
+def pack(header: Any) -> List[Any]:
+    """Frames of ``header``: ``[msgpack bytes, array, array, ...]``; arrays are not copied."""
+    frames: List[Any] = [b""]
+
+    def default(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return _pack_array(value, frames)
+        if isinstance(value, np.generic):
+            return value.item()
+        raise WireError("a %s cannot travel: %r" % (type(value).__name__, value))
+
+    frames[0] = msgpack.packb(header, default=default, use_bin_type=True)
+    return frames
+
+
+def _pack_array(array: np.ndarray, frames: List[Any]) -> msgpack.ExtType:
+    code = _CODES.get(array.dtype)
+    if code is None:
+        raise WireError(
+            "dtype %s is not on the wire; use one of: %s" % (array.dtype, ", ".join(DTYPES))
+        )
+    if array.ndim > MAX_DIMENSIONS:
+        raise LimitExceeded("%d dimensions; at most %d" % (array.ndim, MAX_DIMENSIONS))
+    dimensions = _DIMENSIONS[array.ndim].pack(*array.shape)
+    if array.nbytes <= INLINE_BYTES:
+        data = _PREFIX.pack(0, code, array.ndim) + dimensions + array.tobytes()
+        return msgpack.ExtType(ARRAY_EXTENSION, data)
+    frames.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+    prefix = _PREFIX.pack(len(frames) - 1, code, array.ndim)
+    return msgpack.ExtType(ARRAY_EXTENSION, prefix + dimensions)
+
+
+def unpack(frames: Sequence[Any]) -> Any:
+    """The header of ``frames`` with its arrays, which view the frames and are read-only."""
+    if not frames or len(frames) > MAX_FRAMES:
+        raise LimitExceeded("%d frames; 1 to %d" % (len(frames), MAX_FRAMES))
+    header = frames[0]
+    if len(header) > MAX_HEADER_BYTES:
+        raise LimitExceeded("header of %d bytes; at most %d" % (len(header), MAX_HEADER_BYTES))
+    used = set()
+
+    def extension(code: int, data: bytes) -> np.ndarray:
+        array, index = _unpack_array(code, data, frames)
+        if index:
+            used.add(index)
+        return array
+
+    try:
+        value = msgpack.unpackb(
+            header,
+            ext_hook=extension,
+            raw=False,
+            max_array_len=MAX_CONTAINER_LENGTH,
+            max_map_len=MAX_CONTAINER_LENGTH,
+        )
+    except WireError:
+        raise
+    except Exception as error:  # msgpack raises ValueError, StackError, UnicodeDecodeError, ...
+        raise WireError("header is not readable msgpack: %s" % error) from None
+    if len(used) != len(frames) - 1:
+        raise WireError("%d array frames came, %d are named" % (len(frames) - 1, len(used)))
+    return value
+
+
+def _unpack_array(code: int, data: bytes, frames: Sequence[Any]) -> Tuple[np.ndarray, int]:
+    if code != ARRAY_EXTENSION or len(data) < _PREFIX.size:
+        raise WireError("unknown extension type %d of %d bytes" % (code, len(data)))
+    index, dtype_code, ndim = _PREFIX.unpack_from(data)
+    if index >= len(frames):
+        raise WireError("array names frame %d of %d" % (index, len(frames)))
+    if dtype_code >= len(_TYPES):
+        raise WireError("unknown dtype code %d" % dtype_code)
+    start = _PREFIX.size + 8 * ndim
+    if ndim > MAX_DIMENSIONS or len(data) < start or (index and len(data) != start):
+        raise WireError("array header of %d bytes for %d dimensions" % (len(data), ndim))
+    shape = _DIMENSIONS[ndim].unpack_from(data, _PREFIX.size)
+    dtype = _TYPES[dtype_code]
+    num_bytes = dtype.itemsize
+    for size in shape:
+        num_bytes *= size
+    if num_bytes > MAX_ARRAY_BYTES:
+        raise LimitExceeded("array of %d bytes; at most %d" % (num_bytes, MAX_ARRAY_BYTES))
+    came = len(frames[index]) if index else len(data) - start
+    if num_bytes != came:
+        raise WireError(
+            "array of %s %s needs %d bytes, %d came" % (dtype, list(shape), num_bytes, came)
+        )
+    if index:
+        return np.frombuffer(frames[index], dtype).reshape(shape), index
+    return np.frombuffer(data, dtype, offset=start).reshape(shape), 0

@@ -1,0 +1,235 @@
+"""A `Link` sends and receives messages; services know nothing else of the transport.
+
+Two implementations: `ZmqLink` between processes, `local_pair` inside one, which passes the message
+object and gives up its arrays. A link is used by one thread. On the bound side an envelope's
+``peer`` says who sent it, and ``to`` who shall get it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import deque
+from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
+
+import zmq
+
+from . import sockets
+from .codec import pack, unpack
+from .errors import (
+    DeadlineExceeded,
+    FaultReceived,
+    ForeignRun,
+    PeerLost,
+    VersionMismatch,
+    WireError,
+)
+from .messages import PROTOCOL, Fault, Message, from_data, to_data
+
+
+class Envelope:
+    """A message with its addresses: own id, id of the request it answers, run, sender."""
+
+    __slots__ = ("message", "id", "re", "run", "sender", "peer")
+
+    def __init__(
+        self, message: Message, id: int, re: int = 0, run: str = "", sender: str = "",
+        peer: bytes = b"",
+    ) -> None:  # fmt: skip
+        self.message, self.id, self.re = message, id, re
+        self.run, self.sender, self.peer = run, sender, peer
+
+
+class Link:
+    """Send, receive, close. ``rejected`` counts arrivals by error code."""
+
+    def __init__(self, run: str = "", sender: str = "") -> None:
+        self.run, self.sender = run, sender or "%08x" % int.from_bytes(os.urandom(4), "big")
+        self.rejected: Dict[str, int] = {}
+        self.last_rejection = ""
+        self._ids = itertools.count(1)
+
+    def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
+        """Send and return the message's id. Raises `PeerLost` if ``to`` is not connected.
+
+        ``id`` repeats an earlier request under its own id; the receiver answers it only once.
+        """
+        raise NotImplementedError
+
+    def recv(self) -> Optional[Envelope]:
+        """The next message, or None if none is there. Unreadable arrivals are counted."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give the transport back; what was sent is flushed for a bounded time."""
+        raise NotImplementedError
+
+    def _reject(self, error: WireError) -> None:
+        self.rejected[error.code] = self.rejected.get(error.code, 0) + 1
+        self.last_rejection = str(error)
+
+
+class ZmqLink(Link):
+    """A link over one ZeroMQ socket; bound (ROUTER) or connected (DEALER)."""
+
+    def __init__(self, socket: zmq.Socket, run: str = "", sender: str = "") -> None:
+        super().__init__(run, sender)
+        self.socket = socket
+        self.bound = socket.socket_type == zmq.ROUTER
+        self.endpoint = sockets.bound_endpoint(socket)
+
+    @classmethod
+    def bind(cls, endpoint: str, run: str = "", sender: str = "") -> "ZmqLink":
+        """Listen on ``endpoint``."""
+        return cls(sockets.router(zmq.Context.instance(), endpoint), run, sender)
+
+    @classmethod
+    def connect(cls, endpoint: str, run: str = "", sender: str = "") -> "ZmqLink":
+        """Dial ``endpoint``."""
+        return cls(sockets.dealer(zmq.Context.instance(), endpoint), run, sender)
+
+    def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
+        id = id or next(self._ids)
+        header = {
+            "v": PROTOCOL[0], "k": message.kind, "run": self.run, "id": id, "re": re,
+            "from": self.sender, "b": to_data(message),
+        }  # fmt: skip
+        frames = pack(header)
+        if self.bound:
+            frames.insert(0, to)
+        try:
+            self.socket.send_multipart(frames, zmq.DONTWAIT)
+        except zmq.ZMQError as error:
+            raise PeerLost(
+                "%s to %r cannot be sent: %s" % (message.kind, to or self.endpoint, error)
+            ) from None
+        return id
+
+    def recv(self) -> Optional[Envelope]:
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return None
+            peer = frames.pop(0) if self.bound else b""
+            try:
+                return self._open(frames, peer)
+            except WireError as error:
+                self._reject(error)
+                if self.bound:
+                    self._answer_fault(error, peer)
+
+    def _open(self, frames: List[bytes], peer: bytes) -> Envelope:
+        header = unpack(frames)
+        if not isinstance(header, dict):
+            raise WireError("the header is a %s, not a map" % type(header).__name__)
+        if header.get("v") != PROTOCOL[0]:
+            raise VersionMismatch(
+                "the sender speaks protocol %r, this side %d.%d; install the same major version"
+                % (header.get("v"), *PROTOCOL)
+            )
+        run, id, re = header.get("run", ""), header.get("id", 0), header.get("re", 0)
+        if self.run and run and run != self.run:
+            raise ForeignRun("message of run %r, this is run %r" % (run, self.run))
+        sender = header.get("from", "")
+        if not (isinstance(id, int) and isinstance(re, int) and isinstance(sender, str)):
+            raise WireError("envelope fields have wrong types")
+        return Envelope(from_data(header.get("k"), header.get("b")), id, re, run, sender, peer)
+
+    def _answer_fault(self, error: WireError, peer: bytes) -> None:
+        try:
+            self.send(Fault(code=error.code, text=str(error)), to=peer)
+        except PeerLost:
+            pass
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class LocalLink(Link):
+    """One end of an in-process link: what is sent here arrives there, as the same object."""
+
+    def __init__(self, inbox: Deque[Envelope], outbox: Deque[Envelope], run: str, sender: str):
+        super().__init__(run, sender)
+        self.inbox, self._outbox = inbox, outbox
+        self.closed = False
+
+    def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
+        if self.closed:
+            raise PeerLost("the link is closed")
+        id = id or next(self._ids)
+        self._outbox.append(Envelope(message, id, re, self.run, self.sender, b"local"))
+        return id
+
+    def recv(self) -> Optional[Envelope]:
+        return self.inbox.popleft() if self.inbox else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def local_pair(run: str = "", senders: Tuple[str, str] = ("", "")) -> Tuple[LocalLink, LocalLink]:
+    """Two ends inside one process."""
+    a: Deque[Envelope] = deque()
+    b: Deque[Envelope] = deque()
+    return LocalLink(a, b, run, senders[0]), LocalLink(b, a, run, senders[1])
+
+
+class Poller:
+    """Waits until one of many links has something."""
+
+    def __init__(self) -> None:
+        self._poller = zmq.Poller()
+        self._local: List[LocalLink] = []
+
+    def add(self, link: Any) -> None:
+        """Watch ``link``."""
+        if isinstance(link, ZmqLink):
+            self._poller.register(link.socket, zmq.POLLIN)
+        else:
+            self._local.append(link)
+
+    def remove(self, link: Any) -> None:
+        """Stop watching ``link``."""
+        if isinstance(link, ZmqLink):
+            self._poller.unregister(link.socket)
+        else:
+            self._local.remove(link)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether something arrived within ``timeout_s`` seconds."""
+        if any(link.inbox for link in self._local):
+            timeout_s = 0
+        ready = self._poller.poll(max(0.0, timeout_s) * 1000)
+        return bool(ready) or any(link.inbox for link in self._local)
+
+
+def drain(link: Link) -> Iterable[Envelope]:
+    """Everything that has arrived."""
+    while True:
+        envelope = link.recv()
+        if envelope is None:
+            return
+        yield envelope
+
+
+def wait_reply(link: Link, request: int, timeout_s: float) -> Message:
+    """Block for the answer to ``request``; late answers to other requests are dropped.
+
+    Raises `DeadlineExceeded`, or `FaultReceived` if the answer is a fault.
+    """
+    poller = Poller()
+    poller.add(link)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        for envelope in drain(link):
+            if envelope.re == request:
+                message = envelope.message
+                if isinstance(message, Fault):
+                    raise FaultReceived(message.code, message.text)
+                return message
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded("no answer to request %d within %.1f s" % (request, timeout_s))
+        poller.wait(left)

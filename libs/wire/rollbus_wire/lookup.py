@@ -1,0 +1,44 @@
+"""Find a plug-in by name: one file in one package, or ``module:attribute`` for anyone's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from typing import Any, List
+
+from .errors import ConfigError, MissingPackage
+
+
+def names(package: str) -> List[str]:
+    """The plug-ins of ``package``: its modules that do not start with an underscore."""
+    module = importlib.import_module(package)
+    found = (info.name for info in pkgutil.iter_modules(module.__path__))
+    return sorted(name for name in found if not name.startswith("_") and name != "base")
+
+
+def find(package: str, name: str) -> Any:
+    """The module that implements ``name``: a file of ``package`` or ``some.module`` of the user's.
+
+    A user's own plug-in is named by the dotted path of its module.
+    """
+    if "." in name:
+        return _import(name, name)
+    known = names(package)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = " (did you mean %r?)" % near[0] if near else ""
+        raise ConfigError(
+            "%r is not one of: %s%s; a plug-in of your own is given as the dotted path of its "
+            "module" % (name, ", ".join(known), hint)
+        )
+    return _import("%s.%s" % (package, name), name)
+
+
+def _import(path: str, name: str) -> Any:
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            "%r needs the package %r, which is not installed" % (name, error.name)
+        ) from error

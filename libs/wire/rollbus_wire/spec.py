@@ -1,0 +1,160 @@
+"""What an environment states about itself. Travels in `Hello` as plain data.
+
+Conventions are data here (layout, range, units, names), so that each pair of environment and
+policy is converted by computation and never by a hand-written adapter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from .codec import DTYPES
+from .errors import SpecError
+
+ACTION_KINDS = ("discrete", "multi_discrete", "continuous")
+
+
+@dataclass
+class ArraySpec:
+    """One array of an observation, for one row: ``shape`` has no row dimension."""
+
+    dtype: str
+    shape: Tuple[int, ...]
+    low: Optional[float] = None
+    high: Optional[float] = None
+    #: "" for a plain vector, "HWC" or "CHW" for an image, "onehot", "tokens".
+    layout: str = ""
+    #: "RGB" or "BGR" for images.
+    channels: str = ""
+    #: One name per element, for vectors whose order matters (joints).
+    names: List[str] = field(default_factory=list)
+    #: SI unit, or "" where none is meant.
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        self.shape = tuple(int(n) for n in self.shape)
+        if self.dtype not in DTYPES:
+            raise SpecError("dtype %r; one of %s" % (self.dtype, ", ".join(DTYPES)))
+        if self.names and len(self.names) != self.size:
+            raise SpecError("%d names for %d elements" % (len(self.names), self.size))
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one row."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass
+class ActionSpec:
+    """The action of one row.
+
+    discrete: int64 scalar in ``[0, num[0])``; multi_discrete: int64 ``[len(num)]``;
+    continuous: float32 ``shape`` within ``[low, high]`` (flat lists, one per element).
+    """
+
+    kind: str
+    shape: Tuple[int, ...] = ()
+    num: List[int] = field(default_factory=list)
+    low: List[float] = field(default_factory=list)
+    high: List[float] = field(default_factory=list)
+    names: List[str] = field(default_factory=list)
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        self.shape = tuple(int(n) for n in self.shape)
+        if self.kind not in ACTION_KINDS:
+            raise SpecError("action kind %r; one of %s" % (self.kind, ", ".join(ACTION_KINDS)))
+        if self.kind == "continuous":
+            if len(self.low) != self.size or len(self.high) != self.size:
+                raise SpecError(
+                    "continuous action of %d elements needs as many low and high, not %d and %d"
+                    % (self.size, len(self.low), len(self.high))
+                )
+            if not all(a < b for a, b in zip(self.low, self.high)):
+                raise SpecError("action bounds: low %s is not below high %s" % (self.low, self.high))
+        elif len(self.num) != max(1, self.size) or min(self.num) < 1:
+            raise SpecError("%s action needs positive counts, got %s" % (self.kind, self.num))
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one row's action (1 for a scalar)."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.kind == "continuous" else "int64"
+
+
+@dataclass
+class EnvSpec:
+    """One environment, as its hub and its policy see it."""
+
+    name: str
+    observation: Dict[str, ArraySpec]
+    action: ActionSpec
+    #: Which observations each reader gets: "policy" acts on its group, a critic may use
+    #: "privileged". A group that is absent means all observations.
+    groups: Dict[str, List[str]] = field(default_factory=dict)
+    #: Steps after which the hub truncates an episode; 0: no limit of its own.
+    time_limit: int = 0
+    #: Whether `step` may set ``truncated`` by itself, unknown to the hub beforehand.
+    internal_truncation: bool = False
+    #: Whether `observe` after an unobserved step equals the observation that step would give.
+    late_observe: str = "exact"
+    #: "row": a seed fixes a row's episode; "scene": only all rows together; "none".
+    seeding: str = "row"
+    #: Whether a seed and an action sequence give identical numbers again.
+    deterministic: bool = True
+    #: Whether the environment reports success as a signal of its own.
+    has_success: bool = False
+    #: "once": an episode succeeds if success was ever reported; "at_end": at its last step.
+    success: str = "once"
+    #: Seconds per step where the environment runs in real time, else 0.
+    control_period_s: float = 0.0
+    #: Undiscounted return of the optimal policy where it is known (toys), else None.
+    optimal_return: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        if not self.observation:
+            raise SpecError("%s: no observation" % self.name)
+        for group, keys in self.groups.items():
+            unknown = set(keys) - set(self.observation)
+            if unknown or not keys:
+                raise SpecError("%s: group %r names %s" % (self.name, group, sorted(unknown)))
+        for label, value, allowed in (
+            ("late_observe", self.late_observe, ("exact", "stale", "none")),
+            ("seeding", self.seeding, ("row", "scene", "none")),
+            ("success", self.success, ("once", "at_end")),
+        ):
+            if value not in allowed:
+                raise SpecError("%s: %s %r; one of %s" % (self.name, label, value, allowed))
+
+    def group(self, name: str) -> List[str]:
+        """Sorted observation keys of group ``name``."""
+        return sorted(self.groups.get(name) or self.observation)
+
+    def to_data(self) -> Dict[str, Any]:
+        """Plain maps, lists and numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Dict[str, Any]) -> "EnvSpec":
+        """The inverse of `to_data`; unknown fields are ignored (a newer minor version)."""
+        try:
+            known = _known(cls, data)
+            known["observation"] = {
+                str(key): ArraySpec(**_known(ArraySpec, value))
+                for key, value in data["observation"].items()
+            }
+            known["action"] = ActionSpec(**_known(ActionSpec, data["action"]))
+            return cls(**known)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise SpecError("spec is not readable: %r" % error) from None
+
+
+def _known(cls: type, data: Dict[str, Any]) -> Dict[str, Any]:
+    names = {f.name for f in fields(cls)}
+    return {key: value for key, value in data.items() if key in names}

@@ -1,0 +1,1 @@
+"""rollbus_learner"""

@@ -1,0 +1,151 @@
+"""The contract every algorithm is written against. The learner's loop knows nothing else of one.
+
+Symbols: T decisions, N rows, B samples of a minibatch. A batch is a map of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from rollbus_core.feed import Feed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from rollbus_wire.spec import EnvSpec
+
+    Batch = dict[str, Tensor]
+    Roles = Mapping[str, nn.Module]
+
+
+class AlgorithmConfig(BaseModel):
+    """Base of the ``algorithm`` section; each algorithm's `Config` adds its own keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "ppo"
+    #: What the policy must offer: "log_prob", "entropy", "value", "sample".
+    requires: ClassVar[frozenset[str]] = frozenset()
+
+    def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
+        """What actors record and what one update consumes; no torch."""
+        raise NotImplementedError
+
+
+@dataclass
+class Role:
+    """One network of an algorithm: policy, critic, target, ..."""
+
+    module: nn.Module
+    #: Whether a step may train it.
+    trainable: bool = True
+    #: Whether checkpoints hold it.
+    saved: bool = True
+
+
+@dataclass
+class Plan:
+    """How one batch is gone through.
+
+    ``epochs`` passes over minibatches of ``batch_size`` samples in a random order; with
+    ``whole_rows`` a minibatch holds whole rows [T, n] (recurrent policies). ``ordered``: the batch
+    already consists of minibatches, taken one after the other.
+    """
+
+    epochs: int = 1
+    batch_size: int = 0
+    whole_rows: bool = False
+    ordered: bool = False
+
+
+#: A sum and the number of samples it is over; reduced over micro-batches and ranks, then divided.
+Term = tuple["Tensor", "Tensor"]
+
+
+@dataclass
+class Loss:
+    """What `Step.loss` returns. The loss is the sum over ``terms`` of numerator / count."""
+
+    terms: dict[str, Term]
+    #: Reported, not trained on.
+    metrics: dict[str, Term] = field(default_factory=dict)
+
+
+@dataclass
+class Step:
+    """One optimiser step on a minibatch; steps run in their order, gradients reach ``trains``."""
+
+    name: str
+    trains: tuple[str, ...]
+    loss: Callable[[Roles, Batch], Loss]
+    learning_rate: float
+    #: Gradient norm limit, 0: none.
+    clip: float = 0.0
+    #: Runs at every so many minibatches.
+    every: int = 1
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+
+@dataclass
+class Progress:
+    """Where the run stands; given to schedules."""
+
+    updates: int
+    env_steps: int
+    total_steps: int
+
+    @property
+    def fraction(self) -> float:
+        """Part of the run that is done, in [0, 1]."""
+        return min(1.0, self.env_steps / max(1, self.total_steps))
+
+
+class Algorithm:
+    """One algorithm. Subclasses override; the order below is the order of calls."""
+
+    def __init__(self, config: Any, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+        self.config, self.spec, self.policy, self.feed = config, spec, policy, feed
+
+    def roles(self) -> dict[str, Role]:
+        """All networks by name; "policy" is among them."""
+        raise NotImplementedError
+
+    def plan(self) -> Plan:
+        """How to go through it."""
+        raise NotImplementedError
+
+    def steps(self) -> list[Step]:
+        """What to optimise, in order."""
+        raise NotImplementedError
+
+    def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
+        """Add columns to ``batch`` without gradient, once per update; returns metrics."""
+        return {}
+
+    def before_update(self, progress: Progress) -> dict[str, float]:
+        """Schedules: learning-rate factor per step name."""
+        return {}
+
+    def after_step(self, roles: Roles, step: str, metrics: Mapping[str, float]) -> bool:
+        """Moving averages; True skips the rest of this update (KL stop)."""
+        return False
+
+    def after_update(self, batch: Batch, roles: Roles, metrics: Mapping[str, float]) -> None:
+        """Normaliser statistics, adaptive rates: once, after the last minibatch."""
+
+    def publish(self, roles: Roles) -> dict[str, torch.Tensor]:
+        """What actors get: the tensors of the policy's `state_dict`, extra modules prefixed."""
+        return dict(roles["policy"].state_dict())
+
+    def state(self) -> dict[str, Any]:
+        """Numbers of its own for the checkpoint (adaptive rate, running scale)."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
