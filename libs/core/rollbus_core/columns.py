@@ -161,7 +161,7 @@ def chunk_columns(
         "final_slot": ("int32", (t, n)),
         "episode": ("int64", (t, n)),
         "step": ("int32", (t, n)),
-        "version": ("int64", (t, n)),
+        "version": ("int64", (t, n)),  # Version.pack()
         "source": ("uint8", (t, n)),
         "final_return": ("float32", (m,)),
         "final_length": ("int32", (m,)),

@@ -1,0 +1,71 @@
+"""Slab files: plain files that are mapped, in the run's 0700 folder.
+
+Only the store creates and unlinks them. Everybody else maps what a message names: (slab id, size,
+offset, generation), never a path.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from pathlib import Path
+
+from rollbus_wire.errors import PeerLost, SharedMemoryFull
+
+
+class SlabFolder:
+    """Maps of the slab files of one folder, opened once each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._maps: dict[int, mmap.mmap] = {}
+
+    def path(self, slab: int) -> Path:
+        """The file of ``slab``."""
+        return self.folder / f"slab-{slab}"
+
+    def create(self, slab: int, num_bytes: int) -> mmap.mmap:
+        """Make and map a slab. Its pages are taken now: a full memory is an error here, not a bus error."""
+        descriptor = os.open(self.path(slab), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, num_bytes)
+            self._maps[slab] = mmap.mmap(descriptor, num_bytes)
+        except OSError as error:
+            self.path(slab).unlink(missing_ok=True)
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                raise
+            raise SharedMemoryFull(
+                f"no room for a slab of {num_bytes >> 10} KiB in {self.folder}: {error.strerror}; free "
+                "memory there, give it more (docker: --shm-size), or set ROLLBUS_RUNTIME_DIR"
+            ) from None
+        finally:
+            os.close(descriptor)
+        return self._maps[slab]
+
+    def open(self, slab: int, num_bytes: int) -> mmap.mmap:
+        """Map an existing slab, readable and writable."""
+        found = self._maps.get(slab)
+        if found is not None and len(found) == num_bytes:
+            return found
+        try:
+            descriptor = os.open(self.path(slab), os.O_RDWR)
+        except FileNotFoundError:
+            raise PeerLost(f"slab {slab} is gone: the store freed it or was replaced") from None
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < num_bytes:
+                raise PeerLost(f"slab {slab} has {size} bytes, {num_bytes} are named")
+            self._maps[slab] = mmap.mmap(descriptor, num_bytes)
+        finally:
+            os.close(descriptor)
+        return self._maps[slab]
+
+    def forget(self, slab: int) -> None:
+        """Drop the map (it is closed when the last view on it goes)."""
+        self._maps.pop(slab, None)
+
+    def remove(self, slab: int) -> None:
+        """Store only: drop the map and unlink the file."""
+        self.forget(slab)
+        self.path(slab).unlink(missing_ok=True)
