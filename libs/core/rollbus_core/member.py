@@ -16,6 +16,7 @@ from rollbus_wire.errors import PeerLost
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
     PROTOCOL,
+    Command,
     Fault,
     Heartbeat,
     Leave,
@@ -47,6 +48,8 @@ class Member:
         self._stats, self._state, self._on_registered = stats, state, on_registered
         self.registered: Registered | None = None
         self.failure = ""
+        #: Somebody asked all services to stop (`rollbus stop`).
+        self.stop_requested = False
         self._stage, self._since = "start", time.monotonic()
         self._deadline_s = 60.0
         self._next = 0.0
@@ -70,6 +73,8 @@ class Member:
                 self._on_registered(message)
             elif isinstance(message, Fault) and message.code == "rejoin":
                 self.registered, self._next = None, 0.0
+            elif isinstance(message, Command) and message.name == "stop":
+                self.stop_requested = True
             else:
                 others.append(envelope)
         self._beat(time.monotonic())

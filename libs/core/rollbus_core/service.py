@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from rollbus_core.member import Member
 from rollbus_wire.link import Poller
 
 
@@ -23,6 +24,8 @@ class Service:
         self.poller = Poller()
         #: start | ready | run | drain | stopped
         self.state = "start"
+        #: Set by services that belong to a registry.
+        self.member: Member | None = None
 
     def start(self, poller: Poller) -> None:
         """Open links and add them to ``poller``, which the host waits on."""
@@ -40,6 +43,11 @@ class Service:
     def ready(self) -> bool:
         """Whether the service can do its work."""
         return self.state in ("ready", "run", "drain")
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the registry was asked to stop everything."""
+        return self.member is not None and self.member.stop_requested
 
     @property
     def finished(self) -> bool:
@@ -79,7 +87,7 @@ def run(
                 announced = True
                 on_ready()
             on_turn()
-            if not deadline and should_stop():
+            if not deadline and (should_stop() or any(s.stop_requested for s in services)):
                 deadline = time.monotonic() + drain_s
                 for service in services:
                     service.drain()
