@@ -63,6 +63,11 @@ class Member:
             self._next = 0.0
             self._beat(time.monotonic())
 
+    @property
+    def current_stage(self) -> str:
+        """The stage that was named last."""
+        return self._stage
+
     def poll(self) -> list[Envelope]:
         """Send what is due; return the messages that are not about membership."""
         others = []

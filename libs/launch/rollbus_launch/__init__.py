@@ -1,1 +1,1 @@
-"""rollbus_launch"""
+"""The ``rollbus`` command: composes services into processes and watches over them."""

@@ -103,6 +103,9 @@ class EvalConfig(Section):
     seed: int = option(1, "Seed of the episode list, apart from training's.", ge=0)
     mode: Literal["deterministic", "stochastic"] = option("deterministic", "Mode of the policy or samples of it.")
     start_return: float | None = option(None, "Evaluate only once the training return reaches this.")
+    listen: str = option(
+        "", "With env.placement dial_in: address where environments for evaluation dial in."
+    )
 
 
 class StopConfig(Section):

@@ -1,1 +1,1 @@
-"""launchers"""
+"""Launchers: up, scale, down. One file per way to run processes."""

@@ -1,0 +1,58 @@
+# Two commands do all the set-up: `make quickstart` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+TORCH := torch==2.13.0
+PACKAGES := -e libs/wire -e libs/envs
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Rollbus needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first and by exact version: a looser range takes a CUDA build of several gigabytes.
+$(VENV)/.torch: | $(BIN)/python
+	$(PIP) -c constraints.txt "$(TORCH)"
+	@touch $@
+
+$(VENV)/.quickstart: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) -c constraints.txt $(PACKAGES) -e ".[quickstart]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) -c constraints.txt $(PACKAGES) -e ".[dev]"
+	@touch $@ $(VENV)/.quickstart
+
+quickstart: $(VENV)/.quickstart  ## install for the CPU, train CartPole, evaluate it
+	$(BIN)/rollbus train recipes/cartpole_ppo.yaml
+	$(BIN)/rollbus eval runs/latest --episodes 20
+
+install: $(VENV)/.dev  ## .venv with everything for development
+
+test: $(VENV)/.dev  ## all tests but the long ones
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(VENV)/.dev  ## the tests that take minutes
+	$(BIN)/python -m pytest -m long --timeout 1800
+
+check: $(VENV)/.dev  ## ruff, mypy, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m rollbus_core.config.docs --check
+
+format: $(VENV)/.dev  ## format and regenerate docs
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/python -m rollbus_core.config.docs
+
+clean:  ## remove .venv and caches; runs stay
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+
+.PHONY: help quickstart install test test-long check format clean

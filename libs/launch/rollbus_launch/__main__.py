@@ -1,0 +1,34 @@
+"""Entry of the ``rollbus`` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from rollbus_launch import commands
+from rollbus_wire.errors import RollbusError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, run, and turn errors that are the user's to mend into one message and exit code 2."""
+    parser = argparse.ArgumentParser(prog="rollbus", description="Train robot and agent policies.")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in commands.all_commands():
+        command.add_parser(subparsers)
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except RollbusError as error:
+        print(f"rollbus {arguments.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+if __name__ == "__main__":
+    sys.exit(main())

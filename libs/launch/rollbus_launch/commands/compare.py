@@ -1,0 +1,30 @@
+"""``rollbus compare RUN_DIR ...``: curves and intervals of several runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rollbus_launch.compare import compare_rows
+from rollbus_launch.control import run_paths
+from rollbus_launch.records import draw_curve
+from rollbus_launch.tables import add_json_flag, show
+
+
+def add_parser(subparsers: Any) -> None:
+    """rollbus compare RUN_DIR ... [--curve FILE]"""
+    parser = subparsers.add_parser("compare", help="put runs side by side", description=__doc__)
+    parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR")
+    parser.add_argument("--curve", type=Path, default=Path("compare.png"), help="PNG to write")
+    add_json_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table and draw the curves."""
+    runs = [run_paths(folder) for folder in arguments.run_dirs]
+    show(compare_rows(runs), as_json=arguments.json)
+    if draw_curve(runs, arguments.curve) and not arguments.json:
+        print(f"curve: {arguments.curve}")
+    return 0

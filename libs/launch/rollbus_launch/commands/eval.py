@@ -1,0 +1,67 @@
+"""``rollbus eval RUN_DIR``: evaluate a checkpoint on an exact list of episodes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rollbus_core.config.load import load_resolved
+from rollbus_launch.control import run_paths
+from rollbus_launch.session import newest_checkpoint
+from rollbus_launch.tables import add_json_flag, show
+from rollbus_wire.errors import ConfigError
+
+
+def add_parser(subparsers: Any) -> None:
+    """rollbus eval RUN_DIR [--episodes N] [--num-envs N] [--mode M] [--checkpoint NAME]"""
+    parser = subparsers.add_parser("eval", help="evaluate a checkpoint", description=__doc__)
+    parser.add_argument("run_dir", nargs="?", help="default: runs/latest")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="eval.num_envs=8 ...")
+    parser.add_argument("--episodes", type=int, help="default: eval.episodes of the run")
+    parser.add_argument("--num-envs", type=int, help="rows at once; does not change results")
+    parser.add_argument("--seed", type=int, help="seed of the episode list")
+    parser.add_argument("--mode", choices=("deterministic", "stochastic"))
+    parser.add_argument("--checkpoint", default="", help="name under checkpoints/; default: best, else last")
+    add_json_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate and print mean return, interval, success and the episodes."""
+    from rollbus_launch.evaluate import evaluate
+    from rollbus_launch.serve import limit_threads
+
+    limit_threads()
+    if arguments.run_dir and "=" in arguments.run_dir:
+        arguments.overrides.insert(0, arguments.run_dir)
+        arguments.run_dir = None
+    paths = run_paths(arguments.run_dir)
+    resolved = load_resolved(paths.config, arguments.overrides)
+    checkpoint = paths.checkpoints / arguments.checkpoint if arguments.checkpoint else newest_checkpoint(paths)
+    if not checkpoint.exists():
+        raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
+    config = resolved.recipe.eval
+    result = evaluate(
+        checkpoint.resolve(), resolved,
+        episodes=_given(arguments.episodes, config.episodes, "--episodes"),
+        num_envs=_given(arguments.num_envs, config.num_envs, "--num-envs"),
+        seed=config.seed if arguments.seed is None else arguments.seed,
+        mode=arguments.mode or config.mode, listen=config.listen,
+    ).to_data()  # fmt: skip
+    if arguments.json:
+        print(json.dumps(result, indent=1))
+        return 0
+    show(result["episodes"], as_json=False)
+    print(f"mean return {result['mean_return']:.2f} ± {result['ci95']:.2f} (95 %), {result['mode']}, "
+          f"{len(result['episodes'])} episodes of {checkpoint}")  # fmt: skip
+    if result["success_rate"] is not None:
+        print(f"success rate {result['success_rate']:.1%} "
+              f"(once {result['success_once']:.1%}, at end {result['success_at_end']:.1%})")  # fmt: skip
+    return 0
+
+
+def _given(value: int | None, default: int, flag: str) -> int:
+    if value is not None and value < 1:
+        raise ConfigError(f"{flag} {value}: must be at least 1")
+    return default if value is None else value

@@ -1,0 +1,46 @@
+"""``rollbus ps``: the services of a run, what they do, and which side to scale."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rollbus_launch.control import Control, run_paths
+from rollbus_launch.progress import bottleneck
+from rollbus_launch.tables import add_json_flag, show
+
+
+def add_parser(subparsers: Any) -> None:
+    """rollbus ps [RUN_DIR]"""
+    parser = subparsers.add_parser("ps", help="list the services of a run", description=__doc__)
+    parser.add_argument("run_dir", nargs="?", help="default: runs/latest")
+    add_json_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """One row per member."""
+    with Control(run_paths(arguments.run_dir)) as control:
+        members = control.members().members
+    rows = [_row(member) for member in members]
+    show(rows, as_json=arguments.json)
+    if not arguments.json:
+        print(f"bottleneck: {bottleneck(members)}")
+    return 0
+
+
+def _row(member: dict[str, Any]) -> dict[str, Any]:
+    stats = member.get("stats") or {}
+    held = stats.get("slices")
+    return {
+        "name": member["name"],
+        "pid": member["pid"],
+        "host": member["host"],
+        "state": member["state"],
+        "stage": member.get("stage"),
+        "stage_s": member.get("since_s"),
+        "steps_per_s": stats.get("steps_per_s"),
+        "busy": stats.get("busy"),
+        "slices": held if isinstance(held, list) else [s["slice"] for s in member.get("slices") or []],
+        "failure": member.get("failure") or None,
+    }

@@ -1,0 +1,55 @@
+"""``rollbus scale actor=3``: change how many processes of a role run."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from rollbus_launch.control import Control, run_paths
+from rollbus_wire.errors import ConfigError, DeadlineExceeded
+
+SCALABLE = ("actor",)
+
+
+def add_parser(subparsers: Any) -> None:
+    """rollbus scale actor=N [--run-dir DIR]"""
+    parser = subparsers.add_parser("scale", help="add or remove actors", description=__doc__)
+    parser.add_argument("target", metavar="ROLE=COUNT")
+    parser.add_argument("--run-dir", help="default: runs/latest")
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait until it is so")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, then wait until as many are ready."""
+    role, _, text = arguments.target.partition("=")
+    if role not in SCALABLE or not text.isdigit() or int(text) < 1:
+        raise ConfigError(
+            f"{arguments.target!r}: give ROLE=COUNT with COUNT >= 1 and ROLE one of {', '.join(SCALABLE)}"
+        )
+    count = int(text)
+    started = time.monotonic()
+    with Control(run_paths(arguments.run_dir)) as control:
+        control.command("scale", **{role: count})
+        while True:
+            ready = _holding(control.members().members, role)
+            if len(ready) == count and all(ready.values()):
+                break
+            if time.monotonic() - started > arguments.timeout:
+                raise DeadlineExceeded(
+                    f"after {arguments.timeout:.0f} s {len(ready)} of {count} {role}s are ready; see rollbus ps"
+                )
+            time.sleep(0.1)
+    print(f"{count} {role}(s) ready after {time.monotonic() - started:.1f} s: "
+          + "; ".join(f"{name}: {', '.join(held)}" for name, held in ready.items()))  # fmt: skip
+    return 0
+
+
+def _holding(members: list[dict[str, Any]], role: str) -> dict[str, list[str]]:
+    """Slices per ready member of ``role``."""
+    return {
+        m["name"]: list((m.get("stats") or {}).get("slices") or [])
+        for m in members
+        if m["role"] == role and m["state"] in ("ready", "run")
+    }

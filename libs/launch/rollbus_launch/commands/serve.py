@@ -1,0 +1,57 @@
+"""``rollbus serve SERVICE[+SERVICE]``: one process in the foreground, as systemd or docker runs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.paths import RunPaths
+from rollbus_wire.errors import ConfigError
+
+ROLES = ("broker", "hub", "actor", "learner", "evaluator")
+
+
+def add_parser(subparsers: Any) -> None:
+    """rollbus serve SERVICE[+SERVICE] [--config FILE] [--run-dir DIR] [--index N]"""
+    parser = subparsers.add_parser(
+        "serve", help="run one service in the foreground",
+        description=__doc__ + " Environment: ROLLBUS_CONFIG, ROLLBUS_RUN_DIR, ROLLBUS_INDEX, "
+        "ROLLBUS_REGISTRY, ROLLBUS_STORE, ROLLBUS_RUNTIME_DIR, ROLLBUS_SET (key=value ...).",
+    )  # fmt: skip
+    parser.add_argument("services", metavar="SERVICE[+SERVICE]", help="of: " + ", ".join(ROLES))
+    parser.add_argument("--config", type=Path, default=os.environ.get("ROLLBUS_CONFIG"), help="recipe or resolved config")
+    parser.add_argument("--run-dir", type=Path, default=os.environ.get("ROLLBUS_RUN_DIR"))
+    parser.add_argument("--index", type=int, default=int(os.environ.get("ROLLBUS_INDEX", "0")))
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Resolve the configuration once per run folder, then serve."""
+    from rollbus_launch.serve import serve
+
+    roles = arguments.services.split("+")
+    unknown = [role for role in roles if role not in ROLES]
+    if unknown or len(set(roles)) != len(roles):
+        raise ConfigError(f"{arguments.services!r}: give services joined by '+', of: {', '.join(ROLES)}")
+    if not arguments.run_dir:
+        raise ConfigError("say where the run is: --run-dir DIR or ROLLBUS_RUN_DIR")
+    _settle_config(RunPaths(arguments.run_dir), arguments.config)
+    return serve(roles, arguments.index, Path(arguments.run_dir))
+
+
+def _settle_config(paths: RunPaths, config: Path | None) -> None:
+    """Write the run folder's resolved config if it has none; the first process to come does."""
+    if paths.config.exists():
+        return
+    if config is None:
+        raise ConfigError(f"{paths.root} has no config.yaml: give --config FILE or ROLLBUS_CONFIG")
+    from rollbus_core.config.load import load
+
+    resolved = load(Path(config), os.environ.get("ROLLBUS_SET", "").split())
+    paths.create()
+    temporary = paths.root / f".config-{os.getpid()}.yaml"
+    temporary.write_text(resolved.to_yaml())
+    shutil.move(temporary, paths.config)

@@ -1,0 +1,38 @@
+"""``rollbus stop``: end a run in order (checkpoint, drain, close)."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from rollbus_core.paths import remove_dead
+from rollbus_launch.control import Control, run_paths
+from rollbus_wire.errors import DeadlineExceeded
+
+
+def add_parser(subparsers: Any) -> None:
+    """rollbus stop [RUN_DIR]"""
+    parser = subparsers.add_parser("stop", help="end a run in order", description=__doc__)
+    parser.add_argument("run_dir", nargs="?", help="default: runs/latest")
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait for the end")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, then wait until no process of the run is left."""
+    paths = run_paths(arguments.run_dir)
+    with Control(paths) as control:
+        control.command("stop")
+    deadline = time.monotonic() + arguments.timeout
+    while paths.runtime in _alive(paths):
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"the run is still active after {arguments.timeout:.0f} s; see rollbus ps")
+        time.sleep(0.1)
+    print(f"stopped: {paths.root}")
+    return 0
+
+
+def _alive(paths: Any) -> list[Any]:
+    remove_dead()
+    return [paths.runtime] if paths.runtime.exists() else []

@@ -1,0 +1,107 @@
+"""``rollbus train RECIPE``: train, evaluate, and say where everything is."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.config.load import load
+from rollbus_core.paths import RunPaths, remove_dead
+from rollbus_launch.compare import compare_rows
+from rollbus_launch.progress import Display
+from rollbus_launch.records import draw_curve, write_summary
+from rollbus_launch.session import Session, newest_checkpoint
+from rollbus_launch.tables import add_json_flag, show
+from rollbus_wire.errors import ConfigError
+
+
+def add_parser(subparsers: Any) -> None:
+    """rollbus train RECIPE [key=value ...] [--run-dir DIR] [--seeds 1,2,3]"""
+    parser = subparsers.add_parser("train", help="train a recipe", description=__doc__)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="run.seed=3 env.num_envs=8 ...")
+    parser.add_argument("--run-dir", type=Path, help="default: runs/NAME")
+    parser.add_argument("--seeds", help="several seeds one after the other: 1,2,3")
+    add_json_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train once, or once per seed."""
+    if not arguments.seeds:
+        summary, paths = train(arguments.recipe, arguments.overrides, arguments.run_dir)
+        if arguments.json:
+            show([summary | {"run_dir": str(paths.root)}], as_json=True)
+        return 130 if summary["stopped_by"] == "interrupt" else 0
+    seeds = _seeds(arguments.seeds)
+    root = arguments.run_dir or Path("runs") / f"{arguments.recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    all_paths = []
+    for seed in seeds:
+        overrides = [*arguments.overrides, f"run.seed={seed}"]
+        summary, paths = train(arguments.recipe, overrides, root / f"seed-{seed}")
+        all_paths.append(paths)
+        if summary["stopped_by"] == "interrupt":
+            return 130
+    show(compare_rows(all_paths), as_json=arguments.json, title="seeds")
+    return 0
+
+
+def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dict[str, Any], RunPaths]:
+    """One run; its summary and its paths."""
+    started = time.monotonic()
+    resolved = load(recipe, overrides)
+    name = resolved.recipe.run.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    paths = RunPaths(run_dir or Path("runs") / name)
+    remove_dead()
+    if (paths.runtime / "alive").exists():
+        raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
+    paths.create()
+    with paths.alive():
+        paths.config.write_text(resolved.to_yaml())
+        _point_latest(paths)
+        with Display(f"{recipe.stem} -> {paths.root}", resolved.recipe.run.total_steps) as display:
+            display.note(resolved.feed.summary)
+            session = Session(resolved, paths, display)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, session.request_stop)
+            session.run()
+    remove_dead()
+    summary = write_summary(
+        paths, wall_s=time.monotonic() - started, stopped_by=session.stopped_by or "total_steps"
+    )
+    _say_where(paths, summary)
+    return summary, paths
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds {text!r}: give integers with commas, such as 1,2,3") from None
+
+
+def _point_latest(paths: RunPaths) -> None:
+    latest = Path("runs/latest")
+    latest.parent.mkdir(exist_ok=True)
+    if latest.is_symlink() or not latest.exists():
+        latest.unlink(missing_ok=True)
+        latest.symlink_to(paths.root)
+
+
+def _say_where(paths: RunPaths, summary: dict[str, Any]) -> None:
+    lines = {
+        "checkpoint": newest_checkpoint(paths),
+        "curve": paths.curve if draw_curve([paths], paths.curve) else "- (install rollbus[records])",
+        "dashboard": f"tensorboard --logdir {paths.tensorboard}",
+        "summary": paths.summary,
+    }
+    print(
+        f"{summary.get('env_steps', 0):,} steps in {summary['wall_s']:.1f} s, "
+        f"{summary.get('env_steps_per_s') or 0:,.0f} steps/s while training, "
+        f"ended by {summary['stopped_by']}"
+    )
+    for label, value in lines.items():
+        print(f"{label:>11}: {value}")

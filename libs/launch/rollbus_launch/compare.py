@@ -1,0 +1,35 @@
+"""Put runs side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rollbus_core.paths import RunPaths
+from rollbus_launch.records import read_lines
+
+
+def compare_rows(runs: Sequence[RunPaths]) -> list[dict[str, Any]]:
+    """One row per run: its last evaluation with interval, steps, speed and lag."""
+    rows = []
+    for paths in runs:
+        summary = json.loads(paths.summary.read_text()) if paths.summary.exists() else {}
+        evaluations = read_lines(paths.evaluations)
+        last = evaluations[-1] if evaluations else {}
+        best = max((e["mean_return"] for e in evaluations), default=None)
+        rows.append(
+            {
+                "run": paths.root.name,
+                "env_steps": summary.get("env_steps"),
+                "last_return": last.get("mean_return"),
+                "ci95": last.get("ci95"),
+                "best_return": best,
+                "success_rate": last.get("success_rate"),
+                "episodes": len(last.get("episodes", ())),
+                "steps_per_s": summary.get("env_steps_per_s"),
+                "lag": summary.get("lag"),
+                "wall_s": summary.get("wall_s"),
+            }
+        )
+    return rows

@@ -1,0 +1,54 @@
+"""Ask a running run: who is there, scale, stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.paths import RunPaths
+from rollbus_wire.errors import ConfigError, DeadlineExceeded, PeerLost
+from rollbus_wire.link import ZmqLink, wait_reply
+from rollbus_wire.messages import Command, ListMembers, Members, Message
+
+LATEST = Path("runs/latest")
+
+
+def run_paths(run_dir: str | None) -> RunPaths:
+    """Paths of ``run_dir``, or of the newest run."""
+    folder = Path(run_dir) if run_dir else LATEST
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(f"{folder} is not a run folder: it has no config.yaml")
+    return RunPaths(folder)
+
+
+class Control:
+    """A short conversation with the registry of one run."""
+
+    def __init__(self, paths: RunPaths, timeout_s: float = 3.0) -> None:
+        self.paths, self.timeout_s = paths, timeout_s
+
+    def __enter__(self) -> Control:
+        self.link = ZmqLink.connect(self.paths.registry, self.paths.run_id)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.link.close()
+
+    def ask(self, message: Message) -> Message:
+        """The registry's answer; an error that names the run if there is none."""
+        try:
+            return wait_reply(self.link, self.link.send(message), self.timeout_s)
+        except (DeadlineExceeded, PeerLost):
+            raise DeadlineExceeded(
+                f"no broker answers for {self.paths.root}; is the run active? (rollbus train)"
+            ) from None
+
+    def members(self) -> Members:
+        """Who is there."""
+        answer = self.ask(ListMembers())
+        assert isinstance(answer, Members)
+        return answer
+
+    def command(self, name: str, **arguments: Any) -> Message:
+        """Have something done."""
+        return self.ask(Command(name=name, arguments=arguments))

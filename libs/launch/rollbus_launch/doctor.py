@@ -1,0 +1,122 @@
+"""Checks of this machine: interpreter, memory, packages, accelerators."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.config.load import PLUGIN_PACKAGES
+from rollbus_core.paths import shared_memory_root
+from rollbus_wire import lookup
+from rollbus_wire.errors import RollbusError
+
+MIN_SHARED_BYTES = 256 << 20
+MIN_FILES = 1024
+
+
+@dataclass
+class Check:
+    """One thing a run may need."""
+
+    kind: str
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+    #: Every run needs it.
+    needed: bool = False
+
+    def row(self) -> dict[str, Any]:
+        """For the table."""
+        return {
+            "what": f"{self.kind} {self.name}".strip(),
+            "ok": self.ok,
+            "found": self.found,
+            "fix": "" if self.ok else self.fix,
+        }
+
+
+def all_checks() -> list[Check]:
+    """Everything, in the order in which a run would need it."""
+    return [*machine(), *packages(), *backends(), *plugins()]
+
+
+def machine() -> Iterator[Check]:
+    """Interpreter, cores, shared memory, open files."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check("machine", "python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer", True)
+    cores = len(os.sched_getaffinity(0))
+    yield Check("machine", "cores", cores >= 2, f"{cores}", "works, but services share one core")
+    yield _shared_memory()
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield Check("machine", "open files", soft >= MIN_FILES, f"{soft}", f"ulimit -n {MIN_FILES}")
+
+
+def _shared_memory() -> Check:
+    root = shared_memory_root()
+    try:
+        free = shutil.disk_usage(root).free
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        return Check("machine", "shared memory", False, f"{root}: {error.strerror}",
+                     "set ROLLBUS_RUNTIME_DIR to a writable folder in memory", True)  # fmt: skip
+    return Check(
+        "machine", "shared memory", free >= MIN_SHARED_BYTES, f"{free >> 20} MiB free in {root}",
+        "free some, or docker --shm-size=1g, or set ROLLBUS_RUNTIME_DIR", True,
+    )  # fmt: skip
+
+
+def packages() -> Iterator[Check]:
+    """What the distribution's extras bring."""
+    for name, extra, needed in (
+        ("torch", "learn", True),
+        ("safetensors", "learn", True),
+        ("tensorboard", "records", False),
+        ("matplotlib", "records", False),
+        ("numba", "", False),
+        ("triton", "", False),
+    ):
+        found = importlib.util.find_spec(name) is not None
+        fix = f"pip install 'rollbus[{extra}]'" if extra else f"pip install {name}"
+        yield Check("package", name, found, _version(name) if found else "not installed", fix, needed)
+
+
+def backends() -> Iterator[Check]:
+    """Accelerators; each that is absent says what is missing."""
+    for name in lookup.names("rollbus_accel.backends"):
+        backend = lookup.find("rollbus_accel.backends", name).backend
+        ok, reason = backend.available()
+        yield Check("backend", name, ok, backend.device if ok else reason, reason)
+
+
+def plugins() -> Iterator[Check]:
+    """Environments, policies and algorithms, with the packages they need."""
+    for section, package in PLUGIN_PACKAGES.items():
+        for name in lookup.names(package):
+            try:
+                module = lookup.find(package, name)
+            except RollbusError as error:
+                yield Check(section, name, False, str(error), "see the message")
+                continue
+            if not hasattr(module, "Config"):
+                continue
+            missing = [p for p in getattr(module, "needs", ()) if importlib.util.find_spec(p) is None]
+            found = f"needs {', '.join(missing)}" if missing else "ready"
+            yield Check(section, name, not missing, found, f"pip install {' '.join(missing)}")
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return str(Path(importlib.util.find_spec(name).origin or ""))  # type: ignore[union-attr]

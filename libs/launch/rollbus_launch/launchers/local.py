@@ -1,0 +1,181 @@
+"""Processes of this machine, each in a session of its own, restarted within a budget."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rollbus_core.paths import RunPaths
+from rollbus_launch.launchers.base import ProcessSpec
+from rollbus_launch.serve import failure_file
+from rollbus_wire.errors import RollbusError
+
+RESTART_WINDOW_S = 600.0
+FIRST_BACKOFF_S = 0.1
+LAST_BACKOFF_S = 10.0
+
+
+class ProcessFailed(RollbusError):
+    """A process ended and may not or cannot be started again."""
+
+    code = "process-failed"
+
+
+@dataclass
+class _Process:
+    spec: ProcessSpec
+    popen: subprocess.Popen[bytes] | None = None
+    restarts: deque[float] = field(default_factory=deque)
+    start_at: float = 0.0
+    finished: bool = False
+    #: Scaled away: its end is no failure.
+    leaving: bool = False
+
+
+class LocalLauncher:
+    """Starts, restarts and ends the processes of one run."""
+
+    def __init__(
+        self, paths: RunPaths, *, max_restarts: int, on_exit: Callable[[ProcessSpec, int, str], None]
+    ) -> None:
+        self.paths, self.max_restarts, self._on_exit = paths, max_restarts, on_exit
+        self._processes: dict[str, _Process] = {}
+
+    def up(self, process: ProcessSpec) -> None:
+        entry = self._processes.setdefault(process.name, _Process(process))
+        entry.finished = entry.leaving = False
+        self._start(entry)
+
+    def scale(self, role: str, count: int) -> None:
+        like = [p for p in self._processes.values() if role in p.spec.roles and not p.finished]
+        for entry in like[count:]:
+            entry.leaving = True
+            _signal(entry, signal.SIGTERM)
+        roles = next((p.spec.roles for p in self._processes.values() if role in p.spec.roles), (role,))
+        taken = {p.spec.index for p in like[:count]}
+        free = (i for i in range(10**6) if i not in taken)
+        for _ in range(count - len(like)):
+            self.up(ProcessSpec(roles, next(free)))
+
+    def ps(self) -> list[dict[str, object]]:
+        return [
+            {
+                "name": name,
+                "pid": p.popen.pid if p.popen else None,
+                "restarts": len(p.restarts),
+                "state": "ended" if p.finished else "up" if _running(p) else "starting",
+            }
+            for name, p in self._processes.items()
+        ]
+
+    def running(self, role: str) -> bool:
+        """Whether a process with ``role`` has not finished."""
+        return any(role in p.spec.roles and not p.finished for p in self._processes.values())
+
+    def poll(self) -> None:
+        """Notice ended processes and start again what is due. Raises `ProcessFailed`."""
+        now = time.monotonic()
+        for entry in self._processes.values():
+            if entry.popen and (code := entry.popen.poll()) is not None:
+                pid, entry.popen = entry.popen.pid, None
+                self._ended(entry, code, pid, now)
+            if entry.popen is None and not entry.finished and now >= entry.start_at:
+                self._start(entry)
+
+    def down(self, timeout_s: float) -> None:
+        """SIGTERM to all, SIGKILL to what is left after ``timeout_s``; the broker goes last."""
+        entries = sorted(self._processes.values(), key=lambda p: "broker" in p.spec.roles)
+        deadline = time.monotonic() + timeout_s
+        for group in (
+            [e for e in entries if "broker" not in e.spec.roles],
+            [e for e in entries if "broker" in e.spec.roles],
+        ):
+            for entry in group:
+                entry.leaving = True
+                _signal(entry, signal.SIGTERM)
+            for entry in group:
+                _wait(entry, deadline)
+
+    def _start(self, entry: _Process) -> None:
+        spec = entry.spec
+        failure_file(self.paths, spec.name).unlink(missing_ok=True)
+        command = [
+            sys.executable, "-m", "rollbus_launch", "serve", "+".join(spec.roles),
+            "--index", str(spec.index), "--run-dir", str(self.paths.root),
+        ]  # fmt: skip
+        environment = dict(os.environ, ROLLBUS_LAUNCHER_PID=str(os.getpid()), PYTHONUNBUFFERED="1")
+        with open(self.paths.logs / f"{spec.name}.stderr", "ab") as errors:
+            entry.popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def _ended(self, entry: _Process, code: int, pid: int, now: float) -> None:
+        reason = self._reason(entry.spec, code)
+        self._on_exit(entry.spec, pid, reason)
+        if code == 0 or entry.leaving:
+            entry.finished = True
+            return
+        while entry.restarts and now - entry.restarts[0] > RESTART_WINDOW_S:
+            entry.restarts.popleft()
+        if self._fatal(entry.spec) or len(entry.restarts) >= self.max_restarts:
+            entry.finished = True
+            raise ProcessFailed(reason)
+        backoff = FIRST_BACKOFF_S * 2 ** len(entry.restarts)
+        entry.restarts.append(now)
+        entry.start_at = now + min(LAST_BACKOFF_S, backoff)
+
+    def _reason(self, spec: ProcessSpec, code: int) -> str:
+        failure = self._failure(spec)
+        if failure:
+            text = f"{spec.name} failed in stage {failure['stage']}: {failure['error']}"
+            return text if failure["fatal"] else f"{text}\n{failure['traceback']}"
+        ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        tail = (self.paths.logs / f"{spec.name}.stderr").read_bytes()[-2000:].decode(errors="replace")
+        return f"{spec.name} ended by {ending}" + (f":\n{tail}" if tail and code > 0 else "")
+
+    def _fatal(self, spec: ProcessSpec) -> bool:
+        """Whether another start would fail in the same way."""
+        failure = self._failure(spec)
+        return bool(failure and failure["fatal"])
+
+    def _failure(self, spec: ProcessSpec) -> dict[str, str] | None:
+        try:
+            return dict(json.loads(failure_file(self.paths, spec.name).read_text()))
+        except (OSError, ValueError):
+            return None
+
+
+def _running(entry: _Process) -> bool:
+    return entry.popen is not None and entry.popen.poll() is None
+
+
+def _signal(entry: _Process, number: signal.Signals) -> None:
+    """To the whole session of the process, its workers included."""
+    if entry.popen is None or entry.popen.poll() is not None:
+        return
+    try:
+        if number == signal.SIGKILL:
+            os.killpg(entry.popen.pid, number)
+        else:
+            entry.popen.send_signal(number)
+    except ProcessLookupError:
+        pass
+
+
+def _wait(entry: _Process, deadline: float) -> None:
+    if entry.popen is None:
+        return
+    try:
+        entry.popen.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        _signal(entry, signal.SIGKILL)
+        entry.popen.wait()
+    entry.finished = True

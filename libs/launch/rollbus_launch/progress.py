@@ -1,0 +1,131 @@
+"""Live progress: a rich panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+LINE_EVERY_S = 5.0
+
+Members = Sequence[Mapping[str, Any]]
+
+
+def by_role(members: Members, role: str) -> list[Mapping[str, Any]]:
+    """Stats of all members with ``role``."""
+    return [m["stats"] for m in members if m["role"] == role and m.get("stats")]
+
+
+def snapshot(members: Members, total_steps: int, started: float) -> dict[str, Any]:
+    """The numbers that progress shows, from the members' last heartbeats."""
+    learner = next(iter(by_role(members, "learner")), {})
+    hubs, actors = by_role(members, "hub"), by_role(members, "actor")
+    steps, rate = learner.get("env_steps", 0), learner.get("steps_per_s", 0.0)
+    left = max(0, total_steps - steps)
+    return {
+        "elapsed_s": time.monotonic() - started,
+        "env_steps": steps,
+        "updates": learner.get("updates", 0),
+        "steps_per_s": rate,
+        "hub_steps_per_s": sum(h.get("steps_per_s", 0.0) for h in hubs),
+        "actor_steps_per_s": sum(a.get("steps_per_s", 0.0) for a in actors),
+        "return_mean": learner.get("return_mean"),
+        "lag": learner.get("lag_mean"),
+        "ticket_wait": max((a.get("ticket_wait", 0.0) for a in actors), default=0.0),
+        "bottleneck": bottleneck(members),
+        "eta_s": left / rate if rate else None,
+        "actors": len(actors),
+    }
+
+
+def bottleneck(members: Members) -> str:
+    """The busiest role, by the mean share of time its members spend working."""
+    shares = {}
+    for role in ("hub", "actor", "learner"):
+        busy = [s["busy"] for s in by_role(members, role) if s.get("busy") is not None]
+        if busy:
+            shares[role] = sum(busy) / len(busy)
+    if not shares:
+        return "-"
+    role = max(shares, key=lambda r: shares[r])
+    return f"{role} ({shares[role]:.0%} busy)"
+
+
+class Display:
+    """Shows what a session reports."""
+
+    def __init__(self, title: str, total_steps: int) -> None:
+        self.title, self.total_steps = title, total_steps
+        self.console = Console(file=sys.stderr)
+        self._started = time.monotonic()
+        self._evaluation = ""
+        self._next_line = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, refresh_per_second=4, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def update(self, members: Members, evaluation: Mapping[str, Any] | None) -> None:
+        """New heartbeats came."""
+        now = snapshot(members, self.total_steps, self._started)
+        if self._live:
+            self._live.update(self._panel(now))
+        elif time.monotonic() >= self._next_line and now["env_steps"]:
+            self._next_line = time.monotonic() + LINE_EVERY_S
+            self.console.print(self._line(now), highlight=False, soft_wrap=True)
+
+    def evaluated(self, result: Mapping[str, Any]) -> None:
+        """An evaluation came in."""
+        rate = result.get("success_rate")
+        self._evaluation = (
+            f"evaluation at {result['env_steps']:,} steps: return {result['mean_return']:.1f} "
+            f"± {result['ci95']:.1f} over {len(result['episodes'])} episodes"
+            + (f", success {rate:.0%}" if rate is not None else "")
+        )
+        self.note(self._evaluation)
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def _line(self, s: Mapping[str, Any]) -> str:
+        eta = f", {s['eta_s']:.0f} s left" if s["eta_s"] is not None else ""
+        return (
+            f"{s['elapsed_s']:6.1f} s  {s['env_steps']:>9,} / {self.total_steps:,} steps  "
+            f"{s['steps_per_s']:,.0f}/s  return {number(s['return_mean'])}  lag {number(s['lag'])}  "
+            f"bottleneck: {s['bottleneck']}{eta}"
+        )
+
+    def _panel(self, s: Mapping[str, Any]) -> Group:
+        table = Table.grid(padding=(0, 2))
+        for left, right in (
+            ("steps", f"{s['env_steps']:,} of {self.total_steps:,}, {s['updates']:,} updates"),
+            ("steps/s", f"learner {s['steps_per_s']:,.0f}   actors {s['actor_steps_per_s']:,.0f}   "
+                        f"hubs {s['hub_steps_per_s']:,.0f}"),
+            ("return", number(s["return_mean"])),
+            ("lag", f"{number(s['lag'])}   waiting for tickets {s['ticket_wait']:.0%}"),
+            ("bottleneck", s["bottleneck"]),
+            ("time", f"{s['elapsed_s']:.0f} s" + (f", {s['eta_s']:.0f} s left" if s["eta_s"] else "")),
+        ):  # fmt: skip
+            table.add_row(Text(left, style="bold"), right)
+        bar = ProgressBar(total=self.total_steps, completed=s["env_steps"], width=60)
+        return Group(Text(self.title, style="bold"), bar, table)
+
+
+def number(value: Any) -> str:
+    """Short form of a number that may be missing."""
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,71 @@
+"""What a run leaves behind for people: summary.json and a return curve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.metrics import summary
+from rollbus_core.paths import RunPaths
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSON-lines file; a torn last line is left out, a missing file is empty."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str) -> dict[str, Any]:
+    """Compute and write summary.json from metrics.jsonl and evaluations.jsonl."""
+    evaluations = read_lines(paths.evaluations)
+    data = summary(read_lines(paths.metrics))
+    data |= {"wall_s": wall_s, "stopped_by": stopped_by}
+    if evaluations:
+        last = evaluations[-1]
+        data["evaluation"] = {k: v for k, v in last.items() if k != "episodes"}
+        data["mean_return"] = last["mean_return"]
+    paths.summary.write_text(json.dumps(data, indent=1))
+    return data
+
+
+def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
+    """Training return and evaluations over steps as a PNG; False without matplotlib or data."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return False
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xlabel="environment steps", ylabel="return")
+    drawn = False
+    for index, paths in enumerate(paths_list):
+        rows = [r for r in read_lines(paths.metrics) if r.get("return_mean") is not None]
+        evaluations = read_lines(paths.evaluations)
+        colour = f"C{index % 10}"
+        if rows:
+            axes.plot(
+                [r["env_steps"] for r in rows], [r["return_mean"] for r in rows],
+                color=colour, alpha=0.5, linewidth=1, label=f"{paths.root.name}: training",
+            )  # fmt: skip
+        if evaluations:
+            axes.errorbar(
+                [e["env_steps"] for e in evaluations], [e["mean_return"] for e in evaluations],
+                [e["ci95"] for e in evaluations], color=colour, marker="o", markersize=3, capsize=2,
+                label=f"{paths.root.name}: evaluation (95 % interval)",
+            )  # fmt: skip
+        drawn |= bool(rows or evaluations)
+    if drawn:
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+        figure.savefig(target, dpi=120)
+    return drawn

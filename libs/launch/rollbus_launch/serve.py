@@ -1,0 +1,118 @@
+"""The body of a service process: what a launcher, a systemd unit or a container runs."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollbus_core import service
+from rollbus_core.config.load import load_resolved
+from rollbus_core.log import get_logger
+from rollbus_core.paths import RunPaths
+from rollbus_launch import build
+from rollbus_launch.notify import Notifier
+from rollbus_wire.errors import RollbusError
+
+#: One thread per process unless told: two spinning OpenMP threads beside a busy process cost 10-25x.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
+    """Run ``roles`` in this process until they finish or a signal comes; the exit code."""
+    limit_threads()
+    _end_with_parent()
+    paths = RunPaths(run_dir)
+    name = process_name(roles, index)
+    stop = _StopFlag()
+    notifier = Notifier()
+    services: list[service.Service] = []
+    stage = "build"
+    try:
+        resolved = load_resolved(paths.config)
+        paths.create()
+        log = get_logger(paths, name)
+        with paths.alive():
+            services = build.services(roles, index, resolved, paths, should_stop=stop)
+            stage = "run"
+            log.info("started", pid=os.getpid(), roles=list(roles))
+            service.run(
+                services,
+                should_stop=stop,
+                on_ready=notifier.ready,
+                on_turn=notifier.alive,
+                drain_s=resolved.recipe.deploy.stop_timeout_s,
+            )
+            notifier.stopping()
+            log.info("stopped")
+    except build.Stopped:
+        return 0
+    except Exception as error:  # the top of the process: report, then end
+        member = next((s.member for s in services if s.member), None)
+        _report(paths, name, member.current_stage if member else stage, error)
+        return 2 if isinstance(error, RollbusError) else 1
+    return 0
+
+
+def limit_threads() -> None:
+    """Before numpy or torch are imported: one thread, unless the environment says otherwise."""
+    for variable in THREAD_VARIABLES:
+        os.environ.setdefault(variable, "1")
+
+
+def process_name(roles: Sequence[str], index: int) -> str:
+    """The name of a process in logs, the registry and the file system."""
+    return f"{'+'.join(roles)}-{index}"
+
+
+def failure_file(paths: RunPaths, name: str) -> Path:
+    """Where a process leaves what ended it."""
+    return paths.logs / f"{name}.failure.json"
+
+
+def _report(paths: RunPaths, name: str, stage: str, error: Exception) -> None:
+    expected = isinstance(error, RollbusError)
+    failure = {
+        "service": name,
+        "stage": stage,
+        "error": str(error) if expected else f"{type(error).__name__}: {error}",
+        "fatal": expected,
+        "traceback": traceback.format_exc(),
+    }
+    if paths.logs.is_dir():
+        failure_file(paths, name).write_text(json.dumps(failure))
+        get_logger(paths, name).error("failed", **failure)
+    print(f"{name} failed in stage {stage}: {failure['error']}", file=sys.stderr)
+    if not expected:
+        print(failure["traceback"], file=sys.stderr)
+
+
+class _StopFlag:
+    """True once SIGTERM or SIGINT came."""
+
+    def __init__(self) -> None:
+        self.value = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._set)
+
+    def _set(self, *_: object) -> None:
+        self.value = True
+
+    def __call__(self) -> bool:
+        return self.value
+
+
+def _end_with_parent() -> None:
+    """Under a launcher: get SIGTERM when it dies, so that nothing is left behind."""
+    parent = os.environ.get("ROLLBUS_LAUNCHER_PID")
+    if parent is None or sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit(143)

@@ -1,0 +1,123 @@
+"""One training run from the launcher's side: processes up, watch, finish, down."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.member import Member
+from rollbus_core.paths import RunPaths
+from rollbus_launch.launchers.base import ProcessSpec
+from rollbus_launch.launchers.local import LocalLauncher
+from rollbus_wire.link import Envelope, Poller, ZmqLink
+from rollbus_wire.messages import (
+    CheckpointSaved,
+    Command,
+    Evaluated,
+    Gone,
+    ListMembers,
+    Members,
+)
+
+TURN_S = 0.1
+STATUS_S = 0.5
+#: After the learner has finished, the last evaluation may take this long.
+LAST_EVALUATION_S = 600.0
+
+
+class Session:
+    """Runs the processes of a resolved recipe until training is over."""
+
+    def __init__(self, resolved: Any, paths: RunPaths, display: Any) -> None:
+        self.recipe, self.paths, self.display = resolved.recipe, paths, display
+        self.launcher = LocalLauncher(
+            paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit
+        )
+        self.link = ZmqLink.connect(paths.registry, paths.run_id)
+        self.member = Member(self.link, "launcher", "launcher-0")
+        self.members: list[dict[str, Any]] = []
+        self.evaluation: dict[str, Any] | None = None
+        self.stopped_by = ""
+        self._final_path = ""
+        self._learner_done_at = 0.0
+        self._stop = False
+
+    def request_stop(self, *_: object) -> None:
+        """Signal handler: end in order."""
+        self._stop, self.stopped_by = True, "interrupt"
+
+    def run(self) -> None:
+        """Until the learner is done and the final checkpoint is evaluated, or a stop."""
+        poller = Poller()
+        poller.add(self.link)
+        next_status = 0.0
+        try:
+            for process in self._processes():
+                self.launcher.up(process)
+            while not (self._stop or self.member.stop_requested or self._over()):
+                poller.wait(TURN_S)
+                for envelope in self.member.poll():
+                    self._handle(envelope)
+                self.launcher.poll()
+                if (now := time.monotonic()) >= next_status:
+                    next_status = now + STATUS_S
+                    self.member.send(ListMembers())
+            if self.member.stop_requested:
+                self.stopped_by = "rollbus stop"
+        finally:
+            self.launcher.down(self.recipe.deploy.stop_timeout_s)
+            self.link.close()
+
+    def _processes(self) -> list[ProcessSpec]:
+        specs = []
+        for entry in self.recipe.deploy.processes:
+            roles = tuple(entry.split("+"))
+            count = max(
+                self.recipe.env.hubs if "hub" in roles else 1,
+                self.recipe.actor.count if "actor" in roles else 1,
+            )
+            specs += [ProcessSpec(roles, i) for i in range(count)]
+        return specs
+
+    def _handle(self, envelope: Envelope) -> None:
+        message = envelope.message
+        if isinstance(message, Members):
+            self.members = message.members
+            self.display.update(message.members, self.evaluation)
+        elif isinstance(message, CheckpointSaved):
+            if message.final:
+                self._final_path = message.path
+            if not self.launcher.running("evaluator"):
+                self.launcher.up(ProcessSpec(("evaluator",), 0))
+        elif isinstance(message, Evaluated):
+            self.evaluation = dict(message.result)
+            self.display.evaluated(self.evaluation)
+        elif isinstance(message, Command) and message.name == "scale":
+            for role, count in message.arguments.items():
+                self.launcher.scale(str(role), int(count))
+
+    def _on_exit(self, process: ProcessSpec, pid: int, reason: str) -> None:
+        for role in process.roles:
+            self.member.send(Gone(role=role, name=f"{role}-{process.index}", pid=pid, reason=reason))
+        if not reason.endswith("exit code 0"):
+            self.display.note(reason)
+
+    def _over(self) -> bool:
+        """The learner has ended and its last checkpoint is evaluated (or waited for long enough)."""
+        if self.launcher.running("learner"):
+            return False
+        now = time.monotonic()
+        self._learner_done_at = self._learner_done_at or now
+        target = self.recipe.stop_when.eval_return
+        if target is not None and self.evaluation and self.evaluation["mean_return"] >= target:
+            self.stopped_by = "evaluation"
+            return True
+        done = self.evaluation and self.evaluation["checkpoint"] == self._final_path
+        return bool(done) or now - self._learner_done_at > LAST_EVALUATION_S
+
+
+def newest_checkpoint(paths: RunPaths) -> Path:
+    """``best`` if there is one, else ``last``."""
+    best = paths.checkpoints / "best"
+    return best if best.exists() else paths.checkpoints / "last"
