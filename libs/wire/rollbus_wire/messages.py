@@ -429,15 +429,16 @@ class OpenTable(Message):
     settings: Dict[str, Any]
     #: Versions of this lineage and below its fork point are alive.
     version: List[int]
-    #: Table sequence up to which the resumed checkpoint has applied chunks.
+    #: `Batch.sequence` up to which the resumed checkpoint has applied deliveries.
     applied: int = 0
 
 
 @dataclass
 class TableState(Message):
-    """The state of a table; the answer to `OpenTable` and `Durable`."""
+    """The state of a table; the answer to `OpenTable`, `Consumed` and `Durable`."""
 
     table: str
+    #: Of the last delivery.
     sequence: int
     num_chunks: int
     num_steps: int
@@ -526,11 +527,13 @@ class Sample(Message):
 class Batch(Message):
     """What to read. A chunk is a map: slab, slab_bytes, offset, generation, sequence, lengths,
 
-    num_finals, digest, layout, oldest, slice. For a replay draw, ``chunk``, ``time`` and ``row``
-    are int32 [num_batches, batch_size] indices.
+    num_finals, digest, layout, oldest, newest, order, slice. A replay draw names thousands of
+    chunks, so ``chunks`` is empty and the C chunks that it uses are arrays instead; ``chunk``,
+    ``time`` and ``row`` are int32 [num_batches, batch_size], ``chunk`` in [0, C).
     """
 
     table: str
+    #: Number of this delivery, from 1: what `Consumed`, `Durable` and `OpenTable.applied` name.
     sequence: int
     chunks: List[Any]
     chunk: Optional[Array] = None
@@ -538,6 +541,12 @@ class Batch(Message):
     row: Optional[Array] = None
     #: Steps ever inserted when the batch was drawn.
     total_steps: int = 0
+    #: Replay: maps slab, slab_bytes, layout, and per chunk its place in them (int32 [C]), its
+    #: offset (int64 [C]) and its generation (uint64 [C]).
+    slabs: List[Any] = field(default_factory=list)
+    chunk_slab: Optional[Array] = None
+    chunk_offset: Optional[Array] = None
+    chunk_generation: Optional[Array] = None
 
 
 @dataclass
@@ -552,7 +561,7 @@ class Consumed(Message):
 
 @dataclass
 class Durable(Message):
-    """Learner to store: a checkpoint is on disk that has applied chunks up to ``sequence``."""
+    """Learner to store: a checkpoint is on disk that has applied deliveries up to ``sequence``."""
 
     table: str
     sequence: int
