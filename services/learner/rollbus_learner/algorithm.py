@@ -1,5 +1,9 @@
 """The contract every algorithm is written against. The learner's loop knows nothing else of one.
 
+An algorithm file has ``Config`` (an `AlgorithmConfig`), ``needs`` (packages) and
+``make(config, spec, policy, feed) -> Algorithm``; it imports without torch.
+A metric ``log_prob_gap`` of `Algorithm.label` is the mean |log-prob difference| of actor and learner
+at equal version, absent where no sample has the learner's version.
 Symbols: T decisions, N rows, B samples of a minibatch. A batch is a map of tensors.
 """
 

@@ -1,0 +1,123 @@
+"""What PPO computes once per update, before its first epoch. Batches are [T, N, ...] (unit "chunk")."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rollbus_core.version import Version
+from rollbus_learner import estimators
+from rollbus_learner.algorithm import Batch
+
+
+def usable(batch: Batch) -> Tensor:
+    """bool [T, N]: decisions that count.
+
+    Without: padding, interrupted decisions, and truncations whose final observation is missing, which
+    have nothing to bootstrap from.
+    """
+    lost = batch["truncated"] & ~batch["terminated"] & (batch["final_slot"] < 0)
+    return batch["valid"] & ~batch["interrupted"] & ~lost
+
+
+def values(policy: nn.Module, batch: Batch, source: str, recurrent: bool) -> tuple[Tensor, Tensor]:
+    """Value of every observation [T+1, N], and of the final observation where a step ended [T, N]."""
+    slot = batch["final_slot"].long()
+    if source == "actor":
+        value = torch.cat([batch["value"], batch["last_value"][None]])
+        rows = torch.arange(value.shape[1], device=value.device)
+        value[batch["lengths"].long(), rows] = batch["last_value"]
+        return value, _by_slot(batch["final_value"], slot)
+    if recurrent:
+        return _recurrent_values(policy, batch, slot)
+    length, rows = slot.shape[0] + 1, slot.shape[1]
+    both = {
+        name: torch.cat([column.flatten(0, 1), batch[f"final_{name}"]])
+        for name, column in batch.items()
+        if name.startswith("obs/")
+    }
+    flat = policy(both, ("value",))["value"]
+    return flat[: length * rows].view(length, rows), _by_slot(flat[length * rows :], slot)
+
+
+def _by_slot(final_value: Tensor, slot: Tensor) -> Tensor:
+    """[T, N] of ``final_value`` [M]; 0 where ``slot`` is -1."""
+    spread = torch.zeros(slot.shape, dtype=final_value.dtype, device=final_value.device)
+    there = slot >= 0
+    spread[there] = final_value[slot[there]]
+    return spread
+
+
+def _recurrent_values(policy: nn.Module, batch: Batch, slot: Tensor) -> tuple[Tensor, Tensor]:
+    """As `values`, in one pass over rows that have each final observation put in behind its step.
+
+    So a final observation is seen with the state its own episode left, and the next one starts anew.
+    """
+    length, rows = slot.shape
+    ended = (slot >= 0) & batch["valid"]
+    before = torch.cat([torch.zeros_like(slot[:1]), ended.cumsum(0)])
+    place = torch.arange(length + 1, device=slot.device)[:, None] + before
+    row = torch.arange(rows, device=slot.device).expand(length + 1, rows)
+    time, final_row = ended.nonzero(as_tuple=True)
+    final_place = place[time, final_row] + 1
+    total = length + 1 + int(before[-1].max())
+
+    woven: Batch = {"state": batch["state"]}
+    for name, column in batch.items():
+        if name.startswith("obs/"):
+            woven[name] = column.new_zeros((total, rows, *column.shape[2:]))
+            woven[name][place, row] = column
+            woven[name][final_place, final_row] = batch[f"final_{name}"][slot[time, final_row]]
+    woven["start"] = torch.zeros((total, rows), dtype=torch.bool, device=slot.device)
+    woven["start"][place[:length], row[:length]] = batch["start"]
+
+    value = policy(woven, ("value",))["value"]
+    final_value = torch.zeros(slot.shape, dtype=value.dtype, device=value.device)
+    final_value[time, final_row] = value[final_place, final_row]
+    return value[place, row], final_value
+
+
+def advantages(
+    batch: Batch, reward: np.ndarray, discount: np.ndarray, value: Tensor, final_value: Tensor, lam: float
+) -> tuple[Tensor, Tensor]:
+    """GAE of the batch: advantage and target, float32 [T, N], on the batch's device."""
+    advantage, target = estimators.gae(
+        reward=reward,
+        discount=discount,
+        value=value.float().cpu().numpy(),
+        final_value=final_value.float().cpu().numpy(),
+        terminated=batch["terminated"].cpu().numpy(),
+        truncated=batch["truncated"].cpu().numpy(),
+        valid=batch["valid"].cpu().numpy(),
+        lam=lam,
+    )
+    return torch.from_numpy(advantage).to(value.device), torch.from_numpy(target).to(value.device)
+
+
+def log_prob_gap(
+    policy: nn.Module, batch: Batch, updates: int, recurrent: bool, most: int
+) -> dict[str, float]:
+    """Difference of actor and learner log-probs where both are of one version; {} if no sample is."""
+    number = batch["version"] & Version(0, (1 << 40) - 1).pack()
+    same = batch["valid"] & (number == updates)
+    if recurrent:
+        rows = same.any(0).nonzero()[:, 0][: max(1, most // len(same))]
+        same, stored = same[:, rows], batch["log_prob"][:, rows]
+        part = {name: batch[name][:, rows] for name in ("start", "action")}
+        part["state"] = batch["state"][rows]
+        observed = {n: c[: len(same), rows] for n, c in batch.items() if n.startswith("obs/")}
+        found = policy(part | observed, ("log_prob",))["log_prob"][same] if len(rows) else stored[same]
+        stored = stored[same]
+    else:
+        time, row = (index[:most] for index in same.nonzero(as_tuple=True))
+        part = {n: c[time, row] for n, c in batch.items() if n.startswith("obs/") or n == "action"}
+        stored = batch["log_prob"][time, row]
+        found = policy(part, ("log_prob",))["log_prob"] if len(time) else stored
+    if not len(stored):
+        return {}
+    difference = found - stored
+    return {
+        "log_prob_gap": float(difference.abs().mean()),
+        "log_prob_gap_ratio": float(difference.exp().mean()),
+    }
