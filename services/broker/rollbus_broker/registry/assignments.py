@@ -1,0 +1,197 @@
+"""Which actor holds which slice. Pure: facts and time go in, orders come out.
+
+Every slice of a ready hub has one holder among the ready actors; their counts differ by at most
+one, and no slice moves without need. Symbols: a holder is the producer id of an actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rollbus_wire.messages import Assign, Message, Release
+
+
+class Offer(NamedTuple):
+    """A slice that a ready hub has now."""
+
+    hub: str
+    endpoint: str
+
+
+class Order(NamedTuple):
+    """A message for one actor."""
+
+    actor: str
+    message: Message
+
+
+@dataclass
+class _Slice:
+    offer: Offer
+    holder: str = ""
+    number: int = 0
+    #: free | assigned (told, not confirmed) | held | releasing
+    phase: str = "free"
+    told: float = float("-inf")
+    #: Heartbeats in a row of the holder that did not list the slice.
+    unlisted: int = 0
+    #: Not given to anybody before this time (the last holder's hub refused it).
+    rest_until: float = float("-inf")
+
+
+class Assignments:
+    """All slices, their holders and the numbers of the assignments."""
+
+    def __init__(self, boot: int, repeat_s: float) -> None:
+        self.boot, self.repeat_s = boot, repeat_s
+        self._slices: dict[str, _Slice] = {}
+        self._last = 0
+        self.moves = 0
+
+    def holders(self) -> dict[str, str]:
+        """Slice -> holder, of those that have one."""
+        return {name: s.holder for name, s in self._slices.items() if s.holder}
+
+    def listed(self, actor: str, slices: Sequence[str]) -> None:
+        """A heartbeat of ``actor`` lists the slices that it holds."""
+        for name in slices:
+            entry = self._slices.get(name)
+            if entry is None:
+                # Its hub has not registered yet (the broker restarted): kept for when it does.
+                entry = self._slices[name] = _Slice(Offer("", ""))
+            if entry.phase == "free" and not entry.holder:
+                entry.holder, entry.phase, entry.number = actor, "held", self._next()
+            elif entry.holder == actor and entry.phase == "assigned":
+                entry.phase = "held"
+            if entry.holder == actor:
+                entry.unlisted = 0
+        for name, entry in self._slices.items():
+            if entry.holder == actor and entry.phase == "held" and name not in slices:
+                entry.unlisted += 1
+                if entry.unlisted > 1:
+                    self._free(entry)
+
+    def released(self, actor: str, name: str, assignment: Sequence[int], now: float) -> None:
+        """``actor`` says that it does not hold the slice (any more)."""
+        entry = self._slices.get(name)
+        if entry is None or entry.holder != actor:
+            return
+        if entry.phase != "releasing":
+            if list(assignment) != [self.boot, entry.number]:
+                return
+            entry.rest_until = now + self.repeat_s
+        self._free(entry)
+
+    def lost(self, actor: str) -> None:
+        """``actor`` is gone: what it held is free."""
+        for entry in self._slices.values():
+            if entry.holder == actor:
+                self._free(entry)
+
+    def plan(
+        self,
+        offers: Mapping[str, Offer],
+        actors: Sequence[str],
+        now: float,
+        *,
+        leaving: Collection[str] = (),
+        assign: bool = True,
+    ) -> list[Order]:
+        """Orders that bring the slices closer to an even spread, and repeats of unanswered ones.
+
+        ``actors`` are the ready ones in a fixed order, ``leaving`` those that drain. Without
+        ``assign`` nothing new is begun.
+        """
+        orders = self._follow(offers, now)
+        for name, entry in self._slices.items():
+            if entry.holder in leaving and entry.phase in ("assigned", "held"):
+                orders.append(self._release(name, entry, now))
+        if assign and actors:
+            orders += self._spread(actors, now)
+        orders += self._repeat(now)
+        return orders
+
+    def _follow(self, offers: Mapping[str, Offer], now: float) -> list[Order]:
+        """Take over what hubs offer; a slice whose hub is gone or another process is let go."""
+        orders = []
+        for name, offer in offers.items():
+            entry = self._slices.setdefault(name, _Slice(offer))
+            if not entry.offer.hub:
+                entry.offer = offer
+            elif entry.offer.hub != offer.hub:
+                entry.offer = offer
+                if entry.holder and entry.phase != "releasing":
+                    orders.append(self._release(name, entry, now))
+            else:
+                entry.offer = offer
+        for name in [n for n in self._slices if n not in offers]:
+            entry = self._slices[name]
+            if not entry.holder:
+                del self._slices[name]
+            elif entry.offer.hub and entry.phase != "releasing":
+                orders.append(self._release(name, entry, now))
+        return orders
+
+    def _spread(self, actors: Sequence[str], now: float) -> list[Order]:
+        load: dict[str, list[str]] = {actor: [] for actor in actors}
+        coming = 0
+        for name, entry in sorted(self._slices.items()):
+            if entry.phase == "releasing":
+                coming += bool(entry.offer.hub)
+            elif entry.holder in load:
+                load[entry.holder].append(name)
+        orders = []
+        for name, entry in sorted(self._slices.items()):
+            if entry.phase == "free" and entry.offer.hub and now >= entry.rest_until:
+                actor = min(actors, key=lambda a: len(load[a]))
+                load[actor].append(name)
+                orders.append(self._assign(name, entry, actor, now))
+        counts = {actor: len(names) for actor, names in load.items()}
+        for _ in range(coming):
+            least = min(actors, key=lambda a: counts[a])
+            counts[least] += 1
+        while max(counts.values()) - min(counts.values()) > 1:
+            most = max(actors, key=lambda a: counts[a])
+            held = [n for n in load[most] if self._slices[n].phase == "held"]
+            if not held:
+                break
+            load[most].remove(held[-1])
+            counts[most] -= 1
+            counts[min(actors, key=lambda a: counts[a])] += 1
+            self.moves += 1
+            orders.append(self._release(held[-1], self._slices[held[-1]], now))
+        return orders
+
+    def _repeat(self, now: float) -> list[Order]:
+        orders = []
+        for name, entry in self._slices.items():
+            if now - entry.told < self.repeat_s or not entry.holder:
+                continue
+            if entry.phase == "assigned":
+                entry.told = now
+                orders.append(Order(entry.holder, self._message(name, entry)))
+            elif entry.phase == "releasing":
+                orders.append(self._release(name, entry, now))
+        return orders
+
+    def _assign(self, name: str, entry: _Slice, actor: str, now: float) -> Order:
+        entry.holder, entry.phase, entry.number, entry.told = actor, "assigned", self._next(), now
+        entry.unlisted = 0
+        return Order(actor, self._message(name, entry))
+
+    def _message(self, name: str, entry: _Slice) -> Assign:
+        return Assign(name, entry.offer.endpoint, [self.boot, entry.number])
+
+    def _release(self, name: str, entry: _Slice, now: float) -> Order:
+        entry.phase, entry.told = "releasing", now
+        return Order(entry.holder, Release(name, [self.boot, entry.number]))
+
+    def _next(self) -> int:
+        self._last += 1
+        return self._last
+
+    @staticmethod
+    def _free(entry: _Slice) -> None:
+        entry.holder, entry.phase, entry.unlisted = "", "free", 0

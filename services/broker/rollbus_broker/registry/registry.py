@@ -1,0 +1,266 @@
+"""The registry plane: answers messages, watches members, sends assignments."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from rollbus_core.config.models import BrokerConfig
+from rollbus_core.paths import RunPaths
+from rollbus_wire.errors import PeerLost
+from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.messages import (
+    PROTOCOL,
+    Command,
+    Done,
+    Fault,
+    Gone,
+    Heartbeat,
+    Leave,
+    ListMembers,
+    Members,
+    Message,
+    Ping,
+    Pong,
+    Register,
+    Registered,
+    Released,
+    SlicesChanged,
+    fields_hash,
+)
+
+from rollbus_broker.registry.assignments import Assignments, Offer
+from rollbus_broker.registry.boot import BootFile
+from rollbus_broker.registry.membership import Entry, Membership
+from rollbus_broker.registry.relays import RELAYED, LastOnes
+
+
+class Registry:
+    """Members and assignments of one run.
+
+    ``on_lost(producer, dead)``: a member's tickets return; ``dead`` says that its process is known
+    to have ended. ``tables`` gives the store's rows for `Members`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        paths: RunPaths,
+        config: BrokerConfig,
+        boot: BootFile,
+        now: float,
+        *,
+        on_lost: Callable[[str, bool], None] = lambda producer, dead: None,
+        tables: Callable[[], list[dict[str, Any]]] = list,
+        log: Any = None,
+    ) -> None:
+        self.link, self.paths, self.config, self._boot = link, paths, config, boot
+        self.membership = Membership(config.lost_after_s, boot.names)
+        self.assignments = Assignments(boot.boot, config.heartbeat_s)
+        self.last = LastOnes()
+        #: Somebody asked all services to stop.
+        self.stop_requested = False
+        self._on_lost, self._tables = on_lost, tables
+        self._log = log or structlog.get_logger("broker")
+        # The first boot of a run has no earlier holders to wait for.
+        self._assign_from = now + (config.lost_after_s if boot.boot > 1 else 0.0)
+        self._polled = now
+        self._handlers: dict[type[Message], Callable[[Envelope, float], None]] = {
+            Register: self._register, Heartbeat: self._heartbeat, Released: self._released,
+            SlicesChanged: self._slices_changed, Gone: self._gone, Leave: self._leave,
+            Command: self._command, ListMembers: self._list, Ping: self._ping,
+        }  # fmt: skip
+
+    @property
+    def boot(self) -> int:
+        return self._boot.boot
+
+    def poll(self, now: float) -> bool:
+        """Handle what arrived, expire, assign; whether anything was done."""
+        if now - self._polled > self.config.lost_after_s:
+            self._log.warning("registry paused", seconds=round(now - self._polled, 1))
+            self.membership.grant_lease(now)
+        self._polled = now
+        busy = False
+        for envelope in drain(self.link):
+            busy = True
+            self._handle(envelope, now)
+        for entry in self.membership.expire(now):
+            self._drop(entry, dead=False)
+        return self._plan(now) or busy
+
+    def members(self, now: float) -> list[dict[str, Any]]:
+        """All members as maps, lost and failed ones too."""
+        entries = sorted(self.membership.members.values(), key=lambda m: (m.role, m.name))
+        return [entry.to_data(now) for entry in entries]
+
+    def _handle(self, envelope: Envelope, now: float) -> None:
+        message = envelope.message
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(envelope, now)
+        elif type(message) in RELAYED:
+            self.last.keep(message)
+            for role in RELAYED[type(message)]:
+                for member in self.membership.living(role):
+                    self._send(message, member.peer)
+        elif not isinstance(message, (Fault, Done, Pong)):
+            self._reply(envelope, Fault("unexpected", f"{message.kind} is not for the registry"))
+
+    def _register(self, envelope: Envelope, now: float) -> None:
+        message = envelope.message
+        assert isinstance(message, Register)
+        if message.protocol[:1] != [PROTOCOL[0]]:
+            text = f"{message.role}/{message.name} speaks protocol {message.protocol}, this run {PROTOCOL}"
+            self._reply(envelope, Fault("version", text + "; install the same major version"))
+            return
+        if (bad := _bad_slices(message.slices)) is not None:
+            self._reply(envelope, Fault("wire", f"{message.role}/{message.name}: slice {bad!r}"))
+            return
+        known = self.membership.names.get(f"{message.role}/{message.name}")
+        found = self.membership.register(message, envelope.peer, now)
+        if found is None:
+            text = f"a newer process is {message.role}/{message.name}; end this one (pid {message.pid})"
+            self._reply(envelope, Fault("superseded", text))
+            return
+        entry, replaced = found
+        if self.membership.names[entry.key] != known:
+            self._boot.save()
+        if replaced is not None:
+            self._drop(replaced, dead=False)
+        if message.fields_hash not in ("", fields_hash()):
+            self._log.info("another minor version", member=entry.key, fields_hash=message.fields_hash)
+        self._log.info("registered", member=entry.key, pid=entry.pid, incarnation=entry.incarnation)
+        answer = Registered(
+            self.boot, entry.incarnation, self.config.heartbeat_s, self.config.lost_after_s,
+            same_memory(message, self.paths), self.last.notices(),
+        )  # fmt: skip
+        self._reply(envelope, answer)
+        for kept in self.last.messages(entry.role):
+            self._send(kept, entry.peer)
+
+    def _heartbeat(self, envelope: Envelope, now: float) -> None:
+        message = envelope.message
+        assert isinstance(message, Heartbeat)
+        entry = self.membership.heartbeat(envelope.sender, message, envelope.peer, now)
+        if entry is None:
+            self._reply(envelope, Fault("rejoin", "not a member (any more): register again"))
+        elif entry.role == "actor":
+            held = message.stats.get("slices")
+            if isinstance(held, (list, tuple)):
+                self.assignments.listed(entry.producer, [str(name) for name in held])
+
+    def _released(self, envelope: Envelope, now: float) -> None:
+        message = envelope.message
+        assert isinstance(message, Released)
+        self.assignments.released(envelope.sender, message.slice, message.assignment, now)
+
+    def _slices_changed(self, envelope: Envelope, now: float) -> None:
+        message = envelope.message
+        assert isinstance(message, SlicesChanged)
+        entry = self.membership.members.get(envelope.sender)
+        if (bad := _bad_slices(message.slices)) is not None:
+            self._reply(envelope, Fault("wire", f"slices_changed: slice {bad!r}"))
+        elif entry is not None:
+            entry.slices = list(message.slices)
+
+    def _gone(self, envelope: Envelope, now: float) -> None:
+        message = envelope.message
+        assert isinstance(message, Gone)
+        entry = self.membership.gone(message.role, message.name, message.pid, message.reason)
+        if entry is not None:
+            self._drop(entry, dead=True)
+
+    def _leave(self, envelope: Envelope, now: float) -> None:
+        entry = self.membership.leave(envelope.sender)
+        if entry is not None:
+            self._drop(entry, dead=True)
+
+    def _drop(self, entry: Entry, *, dead: bool) -> None:
+        self._log.info("member ended", member=entry.key, state=entry.state, why=entry.failure)
+        self.assignments.lost(entry.producer)
+        self._on_lost(entry.producer, dead)
+
+    def _command(self, envelope: Envelope, now: float) -> None:
+        message = envelope.message
+        assert isinstance(message, Command)
+        if message.name == "scale":
+            targets = self.membership.living("launcher")
+            if not targets:
+                text = "nobody can scale this run: no launcher is a member; start the process yourself"
+                self._reply(envelope, Fault("no-launcher", text))
+                return
+        elif message.name in ("stop", "drain"):
+            targets = self.membership.living()
+            self.stop_requested = self.stop_requested or message.name == "stop"
+        else:
+            text = f"unknown command {message.name!r}; one of: scale, drain, stop"
+            self._reply(envelope, Fault("command", text))
+            return
+        for member in targets:
+            self._send(message, member.peer)
+        self._reply(envelope, Done({"told": [member.name for member in targets]}))
+
+    def _list(self, envelope: Envelope, now: float) -> None:
+        self._reply(envelope, Members(self.members(now), self.boot, self._tables()))
+
+    def _ping(self, envelope: Envelope, now: float) -> None:
+        self._reply(envelope, Pong())
+
+    def _plan(self, now: float) -> bool:
+        offers: dict[str, Offer] = {}
+        for hub in self.membership.living("hub"):
+            if hub.state == "ready":
+                for item in hub.slices:
+                    offers.setdefault(str(item["slice"]), Offer(hub.producer, str(item["endpoint"])))
+        actors = self.membership.living("actor")
+        orders = self.assignments.plan(
+            offers,
+            [a.producer for a in actors if a.state == "ready"],
+            now,
+            leaving=[a.producer for a in actors if a.state == "draining"],
+            assign=now >= self._assign_from,
+        )
+        for order in orders:
+            member = self.membership.members.get(order.actor)
+            if member is not None:
+                self._send(order.message, member.peer)
+        return bool(orders)
+
+    def _reply(self, envelope: Envelope, message: Message) -> None:
+        self._send(message, envelope.peer, envelope.id)
+
+    def _send(self, message: Message, peer: bytes, re: int = 0) -> None:
+        try:
+            self.link.send(message, to=peer, re=re)
+        except PeerLost:
+            # Its membership expires; what matters is repeated or kept for late joiners.
+            pass
+
+
+def _bad_slices(slices: list[Any]) -> Any:
+    """The first entry without "slice" and "endpoint", or None."""
+    for item in slices:
+        if not (isinstance(item, dict) and "slice" in item and "endpoint" in item):
+            return item
+    return None
+
+
+def same_memory(message: Register, paths: RunPaths) -> bool:
+    """Whether the member sees this run's runtime folder.
+
+    ``nonce`` is "NAME=TEXT" where the member wrote TEXT to the file NAME of the runtime folder;
+    without one, the same host name has to do.
+    """
+    if not message.nonce:
+        return message.host == socket.gethostname()
+    name, _, text = message.nonce.partition("=")
+    path = paths.runtime / name
+    if "/" in name or name in ("", ".", ".."):
+        return False
+    try:
+        return bool(text) and path.read_text() == text
+    except (OSError, UnicodeDecodeError):
+        return False

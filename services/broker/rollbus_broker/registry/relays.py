@@ -1,0 +1,46 @@
+"""Messages that pass through the registry, and the last ones for those who come late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollbus_wire.messages import (
+    Applied,
+    CheckpointSaved,
+    Evaluated,
+    Message,
+    Notice,
+    to_data,
+)
+
+#: Message class -> roles that get it.
+RELAYED: dict[type[Message], tuple[str, ...]] = {
+    Notice: ("actor",),
+    Applied: ("learner",),
+    CheckpointSaved: ("evaluator", "launcher"),
+    Evaluated: ("learner", "launcher"),
+}
+
+
+class LastOnes:
+    """The newest notice of each policy and the newest checkpoint."""
+
+    def __init__(self) -> None:
+        self._notices: dict[str, Notice] = {}
+        self._checkpoint: CheckpointSaved | None = None
+
+    def keep(self, message: Message) -> None:
+        """Remember ``message`` if late joiners need it."""
+        if isinstance(message, Notice):
+            self._notices[message.policy] = message
+        elif isinstance(message, CheckpointSaved):
+            self._checkpoint = message
+
+    def notices(self) -> list[dict[str, Any]]:
+        """For `Registered.notices`."""
+        return [to_data(notice) for notice in self._notices.values()]
+
+    def messages(self, role: str) -> list[Message]:
+        """What a member of ``role`` gets right after it has registered."""
+        wanted = self._checkpoint is not None and role in RELAYED[CheckpointSaved]
+        return [self._checkpoint] if wanted and self._checkpoint is not None else []
