@@ -63,7 +63,7 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
     return norm
 
 
-def _adam(parameters: list[Tensor], step: Step) -> torch.optim.Adam:
+def _adam(parameters: list[nn.Parameter], step: Step) -> torch.optim.Adam:
     """Adam, fused where the device has it, else one kernel per operation."""
     settings: dict[str, Any] = {"lr": step.learning_rate, "betas": step.betas, "eps": step.eps}
     try:

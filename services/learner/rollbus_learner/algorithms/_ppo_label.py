@@ -31,14 +31,19 @@ def values(policy: nn.Module, batch: Batch, source: str, recurrent: bool) -> tup
         return value, _by_slot(batch["final_value"], slot)
     if recurrent:
         return _recurrent_values(policy, batch, slot)
-    length, rows = slot.shape[0] + 1, slot.shape[1]
     both = {
         name: torch.cat([column.flatten(0, 1), batch[f"final_{name}"]])
         for name, column in batch.items()
         if name.startswith("obs/")
     }
     flat = policy(both, ("value",))["value"]
-    return flat[: length * rows].view(length, rows), _by_slot(flat[length * rows :], slot)
+    value, final_value = flat.split([len(flat) - num_finals(batch), num_finals(batch)])
+    return value.view(-1, slot.shape[1]), _by_slot(final_value, slot)
+
+
+def num_finals(batch: Batch) -> int:
+    """M, the number of final observations in ``batch``."""
+    return next(len(column) for name, column in batch.items() if name.startswith("final_obs/"))
 
 
 def _by_slot(final_value: Tensor, slot: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ Where it differs from the paper and from stable-baselines3:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from pydantic import model_validator
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rollbus_learner.algorithm import Batch, Roles
+    from rollbus_policies.base import Policy, PolicySpec
     from rollbus_wire.spec import EnvSpec
 else:
     torch = lazy_import("torch")
@@ -133,7 +134,7 @@ class PPO(Algorithm):
         super().__init__(config, spec, policy, feed)
         from rollbus_learner.reward_scaling import RewardScaler
 
-        self.recurrent = policy.spec.state == "hub"
+        self.recurrent = cast("PolicySpec", policy.spec).state == "hub"
         self.learning_rate = config.learning_rate
         self.clips = (config.clip, config.clip_high or config.clip)
         self.entropy_coef = config.entropy_coef
@@ -247,7 +248,7 @@ class PPO(Algorithm):
         """Observation statistics and the adaptive learning rate, once per update."""
         length = len(batch["valid"])
         seen = {name: column[:length] for name, column in batch.items() if name.startswith("obs/")}
-        roles["policy"].update_normaliser(seen, batch["valid"])
+        cast("Policy", roles["policy"]).update_normaliser(seen, batch["valid"])
         if self.config.adaptive_kl:
             self.learning_rate = adapted(self.learning_rate, metrics["approx_kl"], self.config.adaptive_kl)
 
