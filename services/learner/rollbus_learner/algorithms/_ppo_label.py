@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rollbus_core.version import Version
 from rollbus_learner import estimators
-from rollbus_learner.algorithm import Batch
+
+if TYPE_CHECKING:
+    from rollbus_learner.algorithm import Batch
 
 
 def usable(batch: Batch) -> Tensor:
