@@ -53,6 +53,10 @@ class RunPaths:
         """Endpoint of the store plane."""
         return os.environ.get("ROLLBUS_STORE", f"ipc://{self.runtime}/store")
 
+    def failure(self, process: str) -> Path:
+        """Where a process leaves what ended it."""
+        return self.logs / f"{process}.failure.json"
+
     def hub_data(self, index: int) -> str:
         """Endpoint of a hub's data plane."""
         return f"ipc://{self.runtime}/hub-{index}-data"
@@ -85,6 +89,16 @@ class RunPaths:
                 f"runtime folder {self.runtime} cannot be made: {error.strerror}; "
                 "set ROLLBUS_RUNTIME_DIR to a writable folder in memory"
             ) from None
+
+    def require_shared_memory(self, num_bytes: int) -> None:
+        """Refuse to start where the first slabs and weights would not fit."""
+        free = shutil.disk_usage(self.runtime).free
+        if free < num_bytes:
+            raise SharedMemoryFull(
+                f"{self.runtime.parent} has {free >> 20} MiB free, a run needs at least "
+                f"{num_bytes >> 20} MiB (2 x broker.slab_bytes); free some, give it more "
+                "(docker: --shm-size), or set ROLLBUS_RUNTIME_DIR"
+            )
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:

@@ -53,7 +53,9 @@ def all_checks() -> list[Check]:
 def machine() -> Iterator[Check]:
     """Interpreter, cores, shared memory, open files."""
     version = ".".join(map(str, sys.version_info[:3]))
-    yield Check("machine", "python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer", True)
+    yield Check(
+        "machine", "python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer", True
+    )
     cores = len(os.sched_getaffinity(0))
     yield Check("machine", "cores", cores >= 2, f"{cores}", "works, but services share one core")
     yield _shared_memory()

@@ -71,8 +71,6 @@ class Evaluator(Service):
         with open(self.paths.evaluations, "a") as lines:
             lines.write(json.dumps(result) + "\n")
         self.member.send(
-            Evaluated(
-                path=saved.path, version=saved.version, env_steps=saved.env_steps, result=result
-            )
+            Evaluated(path=saved.path, version=saved.version, env_steps=saved.env_steps, result=result)
         )
         self.member.stage("wait")

@@ -71,11 +71,6 @@ def process_name(roles: Sequence[str], index: int) -> str:
     return f"{'+'.join(roles)}-{index}"
 
 
-def failure_file(paths: RunPaths, name: str) -> Path:
-    """Where a process leaves what ended it."""
-    return paths.logs / f"{name}.failure.json"
-
-
 def _report(paths: RunPaths, name: str, stage: str, error: Exception) -> None:
     expected = isinstance(error, RollbusError)
     failure = {
@@ -86,7 +81,7 @@ def _report(paths: RunPaths, name: str, stage: str, error: Exception) -> None:
         "traceback": traceback.format_exc(),
     }
     if paths.logs.is_dir():
-        failure_file(paths, name).write_text(json.dumps(failure))
+        paths.failure(name).write_text(json.dumps(failure))
         get_logger(paths, name).error("failed", **failure)
     print(f"{name} failed in stage {stage}: {failure['error']}", file=sys.stderr)
     if not expected:

@@ -31,9 +31,7 @@ class Session:
 
     def __init__(self, resolved: Any, paths: RunPaths, display: Any) -> None:
         self.recipe, self.paths, self.display = resolved.recipe, paths, display
-        self.launcher = LocalLauncher(
-            paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit
-        )
+        self.launcher = LocalLauncher(paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit)
         self.link = ZmqLink.connect(paths.registry, paths.run_id)
         self.member = Member(self.link, "launcher", "launcher-0")
         self.members: list[dict[str, Any]] = []

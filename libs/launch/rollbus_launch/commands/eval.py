@@ -38,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.run_dir = None
     paths = run_paths(arguments.run_dir)
     resolved = load_resolved(paths.config, arguments.overrides)
-    checkpoint = paths.checkpoints / arguments.checkpoint if arguments.checkpoint else newest_checkpoint(paths)
+    checkpoint = (
+        paths.checkpoints / arguments.checkpoint if arguments.checkpoint else newest_checkpoint(paths)
+    )
     if not checkpoint.exists():
         raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
     config = resolved.recipe.eval

@@ -22,7 +22,9 @@ def add_parser(subparsers: Any) -> None:
         "ROLLBUS_REGISTRY, ROLLBUS_STORE, ROLLBUS_RUNTIME_DIR, ROLLBUS_SET (key=value ...).",
     )  # fmt: skip
     parser.add_argument("services", metavar="SERVICE[+SERVICE]", help="of: " + ", ".join(ROLES))
-    parser.add_argument("--config", type=Path, default=os.environ.get("ROLLBUS_CONFIG"), help="recipe or resolved config")
+    parser.add_argument(
+        "--config", type=Path, default=os.environ.get("ROLLBUS_CONFIG"), help="recipe or resolved config"
+    )
     parser.add_argument("--run-dir", type=Path, default=os.environ.get("ROLLBUS_RUN_DIR"))
     parser.add_argument("--index", type=int, default=int(os.environ.get("ROLLBUS_INDEX", "0")))
     parser.set_defaults(run=run)

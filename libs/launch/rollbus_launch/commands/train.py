@@ -59,6 +59,7 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
     if (paths.runtime / "alive").exists():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
     paths.create()
+    paths.require_shared_memory(2 * resolved.recipe.broker.slab_bytes)
     with paths.alive():
         paths.config.write_text(resolved.to_yaml())
         _point_latest(paths)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from rollbus_core.paths import RunPaths
 from rollbus_launch.launchers.base import ProcessSpec
-from rollbus_launch.serve import failure_file
 from rollbus_wire.errors import RollbusError
 
 RESTART_WINDOW_S = 600.0
@@ -105,7 +104,7 @@ class LocalLauncher:
 
     def _start(self, entry: _Process) -> None:
         spec = entry.spec
-        failure_file(self.paths, spec.name).unlink(missing_ok=True)
+        self.paths.failure(spec.name).unlink(missing_ok=True)
         command = [
             sys.executable, "-m", "rollbus_launch", "serve", "+".join(spec.roles),
             "--index", str(spec.index), "--run-dir", str(self.paths.root),
@@ -148,7 +147,7 @@ class LocalLauncher:
 
     def _failure(self, spec: ProcessSpec) -> dict[str, str] | None:
         try:
-            return dict(json.loads(failure_file(self.paths, spec.name).read_text()))
+            return dict(json.loads(self.paths.failure(spec.name).read_text()))
         except (OSError, ValueError):
             return None
 

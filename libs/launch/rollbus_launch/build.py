@@ -1,0 +1,284 @@
+"""Compose services from a resolved recipe: the one place that knows how they are put together."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.config.models import EnvConfig
+from rollbus_core.paths import RunPaths
+from rollbus_core.service import Service
+from rollbus_wire import lookup
+from rollbus_wire.errors import DeadlineExceeded, PeerLost, SpecError
+from rollbus_wire.link import Link, ZmqLink, local_pair, wait_reply
+from rollbus_wire.messages import ListMembers, Members
+from rollbus_wire.spec import EnvSpec
+
+#: The policy of a run; further ones (opponents, teachers) would get slots of their own.
+POLICY = "policy"
+EVALUATION_NOISE = "evaluation-noise"
+ACTION_NOISE = "action-noise"
+
+
+class Stopped(Exception):
+    """The process was asked to stop while it was still being built."""
+
+
+def services(
+    roles: Sequence[str],
+    index: int,
+    resolved: Any,
+    paths: RunPaths,
+    should_stop: Callable[[], bool],
+) -> list[Service]:
+    """The services of one process, in the order in which they are polled."""
+    context = _Context(resolved, paths, index, should_stop, fused="hub" in roles and "actor" in roles)
+    return [_BUILDERS[role](context) for role in roles]
+
+
+@dataclass
+class _Context:
+    """What the builders of one process share."""
+
+    resolved: Any
+    paths: RunPaths
+    index: int
+    should_stop: Callable[[], bool]
+    #: Hub and actor share this process and talk over a local link.
+    fused: bool
+    actor_end: Link | None = None
+
+    @property
+    def recipe(self) -> Any:
+        return self.resolved.recipe
+
+    def link(self, endpoint: str) -> ZmqLink:
+        """Dial a service of this run."""
+        return ZmqLink.connect(endpoint, self.paths.run_id)
+
+
+def _broker(context: _Context) -> Service:
+    from rollbus_broker.broker import Broker
+
+    return Broker(context.paths, context.recipe.broker)
+
+
+def _hub(context: _Context) -> Service:
+    from rollbus_simulator.episodes import TrainingEpisodes
+    from rollbus_simulator.hub import Hub
+
+    recipe, paths, index = context.recipe, context.paths, context.index
+    env = recipe.env
+    rows, slices = env.num_envs // env.hubs, env.num_slices // env.hubs
+    data: list[Link] = [ZmqLink.bind(paths.hub_data(index), paths.run_id)]
+    if context.fused:
+        hub_end, context.actor_end = local_pair(paths.run_id)
+        data.append(hub_end)
+    return Hub(
+        f"hub-{index}", index, env,
+        make_env=env_maker(env),
+        worker_command=worker_command(env, paths.run_id),
+        num_rows=rows, num_slices=slices, row_offset=index * rows,
+        episodes=TrainingEpisodes(recipe.run.seed, index * rows),
+        data_links=data,
+        peer_link=peer_link(env.placement, env.listen or paths.hub_peers(index), paths.run_id),
+        registry=context.link(paths.registry), run_id=paths.run_id,
+    )  # fmt: skip
+
+
+def _actor(context: _Context) -> Service:
+    from rollbus_actor.actor import Actor
+    from rollbus_actor.engines.base import make_engine
+    from rollbus_core.slabs import SlabFolder
+    from rollbus_core.weights.shm import WeightReader
+
+    import_torch(context.recipe.actor.threads, context.recipe.run.deterministic)
+    recipe, paths = context.recipe, context.paths
+    spec = await_spec(context)
+    policy = make_policy(recipe, spec, critic="value" in context.resolved.feed.extras)
+    return Actor(
+        f"actor-{context.index}", recipe.actor,
+        engine=make_engine(recipe.actor.engine, policy, device=recipe.actor.device, threads=recipe.actor.threads),
+        policy_spec=policy.spec, feed=context.resolved.feed, seed=recipe.run.seed,
+        noise_stream=ACTION_NOISE, mode="sample", deterministic=recipe.run.deterministic,
+        registry=context.link(paths.registry), store=context.link(paths.store_endpoint),
+        slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
+        weights=WeightReader(paths.weights(POLICY)),
+        connect=lambda endpoint: _connect(context, endpoint),
+    )  # fmt: skip
+
+
+def _connect(context: _Context, endpoint: str) -> Link:
+    if context.actor_end is not None and endpoint == context.paths.hub_data(context.index):
+        return context.actor_end
+    return context.link(endpoint)
+
+
+def _learner(context: _Context) -> Service:
+    from rollbus_core.weights.shm import WeightWriter
+    from rollbus_learner.learner import Learner
+
+    import_torch(context.recipe.learner.threads, context.recipe.run.deterministic)
+    recipe, paths = context.recipe, context.paths
+    spec = await_spec(context)
+    policy = make_policy(recipe, spec, critic="value" in recipe.algorithm.requires)
+    algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
+        recipe.algorithm, spec, policy, context.resolved.feed
+    )
+    return Learner(
+        "learner-0", algorithm, context.resolved.feed, recipe, paths,
+        registry=context.link(paths.registry), store=context.link(paths.store_endpoint),
+        weights=WeightWriter(paths.weights(POLICY)),
+    )  # fmt: skip
+
+
+def _evaluator(context: _Context) -> Service:
+    from rollbus_launch.evaluator import Evaluator
+
+    return Evaluator(
+        f"evaluator-{context.index}", context.resolved, context.paths,
+        context.link(context.paths.registry), context.should_stop,
+    )  # fmt: skip
+
+
+_BUILDERS: dict[str, Callable[[_Context], Service]] = {
+    "broker": _broker,
+    "hub": _hub,
+    "actor": _actor,
+    "learner": _learner,
+    "evaluator": _evaluator,
+}
+
+
+@dataclass
+class EvaluationPair:
+    """A hub and an actor that evaluate one version."""
+
+    hub: Any
+    actor: Any
+    episodes: Any
+    spec: EnvSpec
+    version: str
+    env_steps: int
+
+
+def evaluation(
+    checkpoint: Path, resolved: Any, *, episodes: int, num_envs: int, seed: int, mode: str, listen: str
+) -> EvaluationPair:
+    """Compose an evaluation of ``checkpoint``: no broker, no tickets, pinned weights."""
+    from rollbus_actor.actor import Actor
+    from rollbus_actor.engines.base import make_engine
+    from rollbus_core.checkpoints import load_policy_tensors
+    from rollbus_launch.evaluate import FIXED_BATCH
+    from rollbus_simulator.episodes import EpisodeList
+    from rollbus_simulator.hub import Hub
+
+    import_torch(1, False)
+    recipe = resolved.recipe
+    tensors, manifest = load_policy_tensors(checkpoint)
+    spec = EnvSpec.from_data(manifest["spec"])
+    policy = make_policy(recipe, spec, critic=False)
+    engine = make_engine(recipe.actor.engine, policy, device=recipe.actor.device, threads=1)
+    engine.set_weights(manifest["version"], tensors)
+    hub_end, actor_end = local_pair()
+    listed = EpisodeList(seed, episodes)
+    dial_in = recipe.env.placement == "dial_in"
+    env = recipe.env.model_copy(update={"placement": "dial_in" if dial_in else "inline"})
+    hub = Hub(
+        "evaluation-hub", 0, env, make_env=env_maker(env), worker_command=None,
+        num_rows=num_envs, num_slices=1, row_offset=0, episodes=listed, data_links=[hub_end],
+        peer_link=peer_link(env.placement, listen, ""), registry=None, record=False,
+    )  # fmt: skip
+    actor = Actor(
+        "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy.spec, feed=None, seed=seed,
+        noise_stream=EVALUATION_NOISE, mode="mode" if mode == "deterministic" else "sample",
+        fixed_batch=FIXED_BATCH, connect=lambda _: actor_end,
+    )  # fmt: skip
+    actor.take(hub.slice_names[0], "local")
+    return EvaluationPair(
+        hub, actor, listed, spec, ".".join(map(str, manifest["version"])), manifest["env_steps"]
+    )
+
+
+def make_policy(recipe: Any, spec: EnvSpec, *, critic: bool) -> Any:
+    """The policy module of the recipe for environment ``spec``."""
+    from rollbus_policies import base
+
+    return base.make(recipe.policy, spec, critic=critic, frame_stack=recipe.env.frame_stack)
+
+
+def import_torch(threads: int, deterministic: bool) -> None:
+    """Set what belongs to the process, not to a service: threads and determinism."""
+    import torch
+
+    torch.set_num_threads(threads)
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+
+
+def env_maker(env: Any) -> Callable[[int], Any]:
+    """A function of the number of rows that makes the recipe's environment in this process."""
+    module = lookup.find("rollbus_envs", env.name)
+    config = module.Config(**_own_fields(env))
+    return lambda num_rows: module.make(config, num_rows)
+
+
+def worker_command(env: Any, run_id: str) -> Callable[[str, int], list[str]]:
+    """The command line of a worker process for (endpoint, number of rows)."""
+    own = json.dumps(_own_fields(env))
+    return lambda endpoint, num_rows: [
+        sys.executable, "-m", "rollbus_envs.worker", env.name, own, endpoint,
+        "--num-rows", str(num_rows), "--run", run_id,
+    ]  # fmt: skip
+
+
+def peer_link(placement: str, endpoint: str, run_id: str) -> ZmqLink | None:
+    """Where peers dial in, if they do."""
+    if placement == "inline":
+        return None
+    if not endpoint:
+        raise SpecError("environments dial in, so evaluation needs an address too: set eval.listen")
+    return ZmqLink.bind(endpoint, run_id)
+
+
+def _own_fields(env: Any) -> dict[str, Any]:
+    """The plug-in's own settings in the env section."""
+    return {
+        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        for name, value in env
+        if name not in EnvConfig.model_fields
+    }
+
+
+def await_spec(context: _Context) -> EnvSpec:
+    """The environment spec that the hubs registered; waits until there is one."""
+    timeout_s = context.recipe.deploy.start_timeout_s
+    deadline = time.monotonic() + timeout_s
+    link = context.link(context.paths.registry)
+    try:
+        while not context.should_stop():
+            try:
+                answer = wait_reply(link, link.send(ListMembers()), 1.0)
+            except (DeadlineExceeded, PeerLost):
+                answer = None
+            specs = (
+                [s["spec"] for m in answer.members for s in m["slices"]]
+                if isinstance(answer, Members)
+                else []
+            )
+            if specs:
+                return EnvSpec.from_data(specs[0])
+            if time.monotonic() > deadline and context.recipe.env.placement != "dial_in":
+                raise DeadlineExceeded(
+                    f"no hub has offered a slice within {timeout_s:.0f} s; see the hub's log, or raise "
+                    "deploy.start_timeout_s"
+                )
+            time.sleep(0.02)
+    finally:
+        link.close()
+    raise Stopped

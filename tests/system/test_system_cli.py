@@ -1,0 +1,129 @@
+"""Errors reach the user as one message before anything starts; commands without a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+
+import pytest
+from conftest import RECIPES, TINY, Runner
+
+CARTPOLE = str(RECIPES / "cartpole_ppo.yaml")
+
+
+def test_unknown_key_on_the_command_line(rollbus: Runner) -> None:
+    done = rollbus("train", CARTPOLE, "algorithm.lerning_rate=1e-4")
+    assert done.returncode != 0
+    assert "lerning_rate" in done.stderr and "algorithm.learning_rate" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (rollbus.folder / "runs").exists(), "nothing may be made before the recipe is valid"
+
+
+def test_unknown_key_in_a_file_names_file_and_line(rollbus: Runner) -> None:
+    recipe = rollbus.folder / "mine.yaml"
+    recipe.write_text("env:\n  id: CartPole-v1\nalgorithm:\n  name: ppo\n  lerning_rate: 1e-4\n")
+    done = rollbus("train", str(recipe))
+    assert done.returncode != 0
+    assert "mine.yaml:5" in done.stderr and "learning_rate" in done.stderr
+
+
+def test_wrong_type_names_value(rollbus: Runner) -> None:
+    done = rollbus("train", CARTPOLE, "run.total_steps=many")
+    assert done.returncode != 0
+    assert "run.total_steps" in done.stderr and "many" in done.stderr
+
+
+def test_missing_simulator_package(rollbus: Runner) -> None:
+    package = rollbus.folder / "my_sim.py"
+    package.write_text(
+        "from dataclasses import dataclass\nneeds = ['no_such_simulator']\n"
+        "@dataclass\nclass Config:\n    level: int = 1\ndef make(config, num_rows): ...\n"
+    )
+    sub = rollbus.folder / "mine"
+    sub.mkdir()
+    shutil.move(package, sub / "my_sim.py")
+    (sub / "__init__.py").write_text("")
+    rollbus.environment["PYTHONPATH"] = str(rollbus.folder)
+    recipe = rollbus.folder / "r.yaml"
+    recipe.write_text("env: {name: mine.my_sim}\nalgorithm: {name: ppo}\n")
+    done = rollbus("train", str(recipe))
+    assert done.returncode != 0
+    assert "no_such_simulator" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_unwritable_run_folder(rollbus: Runner) -> None:
+    blocker = rollbus.folder / "file"
+    blocker.write_text("")
+    done = rollbus("train", CARTPOLE, "--run-dir", str(blocker / "run"))
+    assert done.returncode != 0
+    assert "cannot be written" in done.stderr and "--run-dir" in done.stderr
+
+
+def test_port_in_use(rollbus: Runner) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = rollbus("train", CARTPOLE, *TINY, f"broker.http={address}", timeout=60)
+    assert done.returncode != 0
+    assert address in done.stderr and "in use" in done.stderr
+
+
+def test_a_public_address_is_refused(rollbus: Runner) -> None:
+    done = rollbus(
+        "train", CARTPOLE, "env.placement=dial_in", "env.listen=tcp://0.0.0.0:5999",
+        "eval.listen=tcp://127.0.0.1:5998", timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "0.0.0.0" in done.stderr and "keys" in done.stderr
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounting a small tmpfs needs root"
+)
+def test_full_shared_memory(rollbus: Runner) -> None:
+    small = rollbus.folder / "small"
+    small.mkdir()
+    command = " ".join(rollbus.command("train", CARTPOLE, *TINY))
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o size=2m tmpfs {small} && {command}"],
+        cwd=rollbus.folder, env=rollbus.environment | {"ROLLBUS_RUNTIME_DIR": str(small)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "MiB free" in done.stderr and "ROLLBUS_RUNTIME_DIR" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_explain_gives_value_and_line(rollbus: Runner) -> None:
+    done = rollbus("explain", "algorithm.learning_rate", "--recipe", CARTPOLE, "--json")
+    (row,) = json.loads(done.stdout)
+    assert row["key"] == "algorithm.learning_rate"
+    assert "cartpole_ppo.yaml:" in row["from"]
+    assert row["meaning"]
+
+
+def test_config_prints_everything(rollbus: Runner) -> None:
+    done = rollbus("config", CARTPOLE, "run.seed=7", "--json")
+    config = json.loads(done.stdout)
+    assert config["run"]["seed"] == 7
+    assert config["env"]["id"] == "CartPole-v1"
+
+
+def test_doctor_explains_what_is_missing(rollbus: Runner) -> None:
+    done = rollbus("doctor", "--json")
+    rows = {row["what"]: row for row in json.loads(done.stdout)}
+    assert rows["machine python"]["ok"]
+    assert rows["backend cpu"]["ok"]
+    for row in rows.values():
+        assert row["ok"] or row["fix"], row
+
+
+def test_commands_without_a_run_say_so(rollbus: Runner) -> None:
+    for arguments in (["ps"], ["stop"], ["eval"], ["scale", "actor=2"], ["compare", "nowhere"]):
+        done = rollbus(*arguments)
+        assert done.returncode == 2
+        assert "not a run folder" in done.stderr

@@ -1,0 +1,157 @@
+"""Whole runs: processes, signals, kills, resume, determinism."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import RECIPES, TINY, Runner, wait_for
+
+CARTPOLE = str(RECIPES / "cartpole_ppo.yaml")
+
+
+def checkpoint_tensors(run: Path, name: str = "last") -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    return load_file(run / "checkpoints" / name / "model.safetensors")
+
+
+def audit(run: Path) -> tuple[int, list[str]]:
+    """Steps applied, and what is wrong with them: duplicates, holes, unflagged episode borders."""
+    seen: set[tuple[int, int]] = set()
+    problems = []
+    for chunk in map(json.loads, (run / "audit" / "applied.jsonl").read_text().splitlines()):
+        for row in chunk["rows"]:
+            for position, (episode, first, length) in enumerate(row["runs"]):
+                for step in range(first, first + length):
+                    if (episode, step) in seen:
+                        problems.append(f"duplicate {(episode, step)}")
+                    seen.add((episode, step))
+                last = position == len(row["runs"]) - 1
+                if not last and not row["ends"][position]:
+                    problems.append(f"episode {episode} ends without a flag")
+                if position and first != 0:
+                    problems.append(f"episode {episode} begins at step {first} inside a chunk")
+    return len(seen), problems
+
+
+def test_cartpole_is_solved(rollbus: Runner) -> None:
+    run = rollbus.folder / "run"
+    done = rollbus("train", CARTPOLE, "--run-dir", str(run), timeout=90)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["stopped_by"] == "evaluation"
+    assert summary["evaluation"]["mean_return"] >= 475
+    assert {"env_steps", "env_steps_per_s", "updates", "wall_s", "mean_return", "lag"} <= set(summary)
+    rows = rollbus.lines(run / "metrics.jsonl")
+    first, last = rows[0], rows[-1]
+    derived = (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
+    assert summary["env_steps_per_s"] == pytest.approx(derived, rel=1e-3)
+    assert max(row["lag_max"] for row in rows) <= 1
+    assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
+    assert list((run / "tensorboard").iterdir())
+    one = rollbus("eval", str(run), "--episodes", "10", "--num-envs", "1", "--json")
+    eight = rollbus("eval", str(run), "--episodes", "10", "--num-envs", "8", "--json")
+    assert json.loads(one.stdout)["episodes"] == json.loads(eight.stdout)["episodes"]
+    assert all(e["seed"] >= 2**31 for e in json.loads(one.stdout)["episodes"])
+
+
+@pytest.mark.parametrize("processes", ["[broker, hub, actor, learner]", "[broker, hub+actor, learner]"])
+def test_deterministic_runs_are_bit_identical(rollbus: Runner, processes: str) -> None:
+    tensors = []
+    for name in ("a", "b"):
+        run = rollbus.folder / name
+        done = rollbus(
+            "train", CARTPOLE, *TINY, "run.deterministic=true", "algorithm.max_lag=0",
+            "run.total_steps=2560", "stop_when.eval_return=null", f"deploy.processes={processes}",
+            "--run-dir", str(run),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert json.loads((run / "summary.json").read_text())["updates"] == 20
+        tensors.append(checkpoint_tensors(run))
+    assert tensors[0].keys() == tensors[1].keys()
+    for key, value in tensors[0].items():
+        assert np.array_equal(value, tensors[1][key]), key
+
+
+def long_run(rollbus: Runner, run: Path, *overrides: str) -> Any:
+    return rollbus.start(
+        "train", CARTPOLE, *TINY, "run.total_steps=100000000", "stop_when.eval_return=null",
+        "run.audit=true", "--run-dir", str(run), *overrides,
+    )  # fmt: skip
+
+
+def steps(rollbus: Runner, run: Path) -> int:
+    rows = rollbus.lines(run / "metrics.jsonl")
+    return int(rows[-1]["env_steps"]) if rows else 0
+
+
+def test_killed_actor_and_scaling(rollbus: Runner) -> None:
+    run = rollbus.folder / "run"
+    process = long_run(rollbus, run, "actor.count=2")
+    wait_for(lambda: steps(rollbus, run) > 3000, 60, "training begins")
+
+    def holders() -> dict[str, list[str]]:
+        return {m["name"]: m["slices"] for m in rollbus.members(run) if m["name"].startswith("actor")}
+
+    wait_for(lambda: len([s for s in holders().values() if s]) == 2, 20, "both actors hold slices")
+    victim = next(m for m in rollbus.members(run) if m["name"] == "actor-0")
+    os.kill(victim["pid"], signal.SIGKILL)
+    killed = time.time()
+    time.sleep(4)
+    times = [row["time"] for row in rollbus.lines(run / "metrics.jsonl")]
+    after = [t for t in times if t > killed]
+    assert after, "no update after the kill"
+    gaps = np.diff([max(t for t in times if t <= killed), *after])
+    assert gaps.max() < 5
+    done = rollbus("scale", "actor=3", "--run-dir", str(run), timeout=40)
+    assert done.returncode == 0, done.stderr
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+    total, problems = audit(run)
+    assert total > 3000 and not problems, problems[:5]
+
+
+def test_killed_learner_resumes_in_a_new_lineage(rollbus: Runner) -> None:
+    run = rollbus.folder / "run"
+    process = long_run(rollbus, run, "checkpoint.every_steps=2000", "policy.normalise_obs=true")
+    wait_for(lambda: (run / "checkpoints" / "last").exists() and steps(rollbus, run) > 5000, 60, "checkpoint")
+    victim = next(m for m in rollbus.members(run) if m["name"] == "learner-0")
+    os.kill(victim["pid"], signal.SIGKILL)
+    before = rollbus.lines(run / "metrics.jsonl")
+
+    def resumed() -> Any:
+        rows = rollbus.lines(run / "metrics.jsonl")
+        return [row for row in rows if row["version"].startswith("1.")]
+
+    rows = wait_for(resumed, 30, "an update of lineage 1")
+    saved = {row["version"]: row for row in before}
+    fork = int(rows[0]["version"].split(".")[1]) - 1
+    parent = saved[f"0.{fork}"]
+    assert rows[0]["updates"] == parent["updates"] + 1
+    wait_for(lambda: steps(rollbus, run) > parent["env_steps"] + 2000, 30, "training goes on")
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+    manifest = json.loads((run / "checkpoints" / "last" / "manifest.json").read_text())
+    assert manifest["version"][0] == 1
+
+
+def test_interrupt_leaves_nothing_behind(rollbus: Runner) -> None:
+    run = rollbus.folder / "run"
+    process = long_run(rollbus, run, "env.placement=workers", "env.workers=2")
+    wait_for(lambda: steps(rollbus, run) > 1000, 60, "training begins")
+    started = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(20)
+    assert time.monotonic() - started < 12
+    assert process.returncode == 130
+    assert not any(
+        str(run) in line for line in os.popen("ps -eo args").read().splitlines() if "serve" in line
+    )
+    assert (run / "checkpoints" / "last").exists()

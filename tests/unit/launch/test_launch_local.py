@@ -1,0 +1,96 @@
+"""The local launcher with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollbus_core.paths import RunPaths
+from rollbus_launch.launchers import local
+from rollbus_launch.launchers.base import ProcessSpec
+from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: ANN201
+    """A launcher whose processes run ``body`` instead of a service."""
+    monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(tmp_path / "shm"))
+    paths = RunPaths(tmp_path / "run")
+    paths.create()
+    script = tmp_path / "body.py"
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\nexec {sys.executable} {script} $*\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(local.sys, "executable", str(fake))
+    ended: list[tuple[str, str]] = []
+    made = LocalLauncher(paths, max_restarts=2, on_exit=lambda spec, pid, why: ended.append((spec.name, why)))
+    made.script, made.ended = script, ended
+    yield made
+    made.down(1.0)
+
+
+def poll_until(launcher: LocalLauncher, condition, timeout: float = 10.0) -> None:  # noqa: ANN001
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline
+        launcher.poll()
+        time.sleep(0.02)
+
+
+def test_a_killed_process_comes_back(launcher: LocalLauncher) -> None:
+    launcher.script.write_text("import time; time.sleep(60)")
+    launcher.up(ProcessSpec(("actor",), 0))
+    pid = launcher.ps()[0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    poll_until(
+        launcher, lambda: launcher.ps()[0]["restarts"] == 1 and launcher.ps()[0]["pid"] not in (None, pid)
+    )
+    assert launcher.ended == [("actor-0", "actor-0 ended by signal SIGKILL")]
+
+
+def test_the_budget_ends_and_the_reason_is_told(launcher: LocalLauncher) -> None:
+    launcher.script.write_text("import sys; print('broken pipe to the arm', file=sys.stderr); sys.exit(3)")
+    launcher.up(ProcessSpec(("hub",), 1))
+    with pytest.raises(ProcessFailed, match="broken pipe to the arm"):
+        poll_until(launcher, lambda: False)
+    assert len(launcher.ended) == 3
+
+
+def test_an_error_of_the_user_is_not_retried(launcher: LocalLauncher) -> None:
+    path = launcher.paths.failure("hub-0")
+    launcher.script.write_text(
+        "import json, sys\n"
+        f"open({str(path)!r}, 'w').write(json.dumps(dict(service='hub-0', stage='build', error='no such port',"
+        " fatal=True, traceback='')))\nsys.exit(2)"
+    )
+    launcher.up(ProcessSpec(("hub",), 0))
+    with pytest.raises(ProcessFailed, match="hub-0 failed in stage build: no such port"):
+        poll_until(launcher, lambda: False)
+    assert len(launcher.ended) == 1
+
+
+def test_scale_up_and_down(launcher: LocalLauncher) -> None:
+    launcher.script.write_text("import time; time.sleep(60)")
+    launcher.up(ProcessSpec(("actor",), 0))
+    launcher.scale("actor", 3)
+    assert [p["name"] for p in launcher.ps()] == ["actor-0", "actor-1", "actor-2"]
+    launcher.scale("actor", 1)
+    poll_until(launcher, lambda: [p["state"] for p in launcher.ps()] == ["up", "ended", "ended"])
+
+
+def test_a_process_that_ignores_sigterm_is_killed_in_time(launcher: LocalLauncher) -> None:
+    launcher.script.write_text(
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    )
+    launcher.up(ProcessSpec(("actor",), 0))
+    log = launcher.paths.logs / "actor-0.stderr"
+    poll_until(launcher, lambda: log.exists() and log.stat().st_size > 0)
+    started = time.monotonic()
+    launcher.down(0.5)
+    assert time.monotonic() - started < 2
+    assert launcher.ps()[0]["pid"] is not None and launcher.ps()[0]["state"] == "ended"

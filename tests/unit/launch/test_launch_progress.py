@@ -1,0 +1,27 @@
+"""What progress shows is computed from heartbeats."""
+
+import time
+
+from rollbus_launch.progress import bottleneck, snapshot
+
+MEMBERS = [
+    {"role": "hub", "stats": {"busy": 0.2, "steps_per_s": 900.0}},
+    {"role": "actor", "stats": {"busy": 0.9, "steps_per_s": 500.0, "ticket_wait": 0.1}},
+    {"role": "actor", "stats": {"busy": 0.7, "steps_per_s": 400.0, "ticket_wait": 0.3}},
+    {
+        "role": "learner",
+        "stats": {"busy": 0.5, "env_steps": 4000, "steps_per_s": 1000.0, "return_mean": 21.0},
+    },
+]
+
+
+def test_bottleneck_is_the_busiest_role() -> None:
+    assert bottleneck(MEMBERS) == "actor (80% busy)"
+    assert bottleneck([]) == "-"
+
+
+def test_rates_and_eta() -> None:
+    shown = snapshot(MEMBERS, 10_000, time.monotonic())
+    assert shown["actor_steps_per_s"] == 900.0
+    assert shown["eta_s"] == 6.0
+    assert shown["ticket_wait"] == 0.3
