@@ -1,0 +1,137 @@
+"""The broker service: registry, store and HTTP in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from rollbus_core.config.models import BrokerConfig
+from rollbus_core.paths import RunPaths
+from rollbus_core.service import Service
+from rollbus_wire.link import Link, Poller, ZmqLink
+
+from rollbus_broker.http import HttpServer
+from rollbus_broker.metrics import Snapshot
+from rollbus_broker.registry.boot import BootFile
+from rollbus_broker.registry.registry import Registry
+from rollbus_broker.store.store import Store
+
+#: /metrics is at most this old.
+PUBLISH_S = 0.5
+#: How long a stopping broker serves members that have not ended yet.
+DRAIN_S = 3.0
+#: The same when only the broker was told to end.
+DRAIN_ALONE_S = 1.0
+
+
+class Broker(Service):
+    """One run's registry and store. Links are bound at `start` unless given."""
+
+    role = "broker"
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        config: BrokerConfig,
+        *,
+        registry_link: Link | None = None,
+        store_link: Link | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        log: Any = None,
+    ) -> None:
+        super().__init__("broker-0")
+        self.paths, self.config = paths, config
+        self._links = [registry_link, store_link]
+        self._clock = clock
+        self._log = log or structlog.get_logger("broker")
+        self._http: HttpServer | None = None
+        self._box = [Snapshot()]
+        self._published = float("-inf")
+        self._drain_until = 0.0
+        self.registry: Registry
+        self.store: Store
+
+    @property
+    def url(self) -> str:
+        """Where HTTP is served; empty if it is off."""
+        return self._http.url if self._http else ""
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.state != "start" and self.registry.stop_requested
+
+    def start(self, poller: Poller) -> None:
+        super().start(poller)
+        self.paths.create()
+        now = self._clock()
+        # Binding first: a second broker of the same run fails here and changes nothing.
+        registry_link = self._links[0] or ZmqLink.bind(self.paths.registry, self.paths.run_id)
+        self._links[0] = registry_link
+        store_link = self._links[1] or ZmqLink.bind(self.paths.store_endpoint, self.paths.run_id)
+        self._links[1] = store_link
+        boot = BootFile(self.paths.store / "boot.json")
+        folder = self.paths.store if self.config.fsync else self.paths.runtime
+        self.store = Store(
+            store_link, folder, self.paths.store / "log", self.config, boot.boot, now, log=self._log
+        )
+        self.registry = Registry(
+            registry_link, self.paths, self.config, boot, now,
+            on_lost=lambda producer, dead: self.store.lost(producer, dead, self._clock()),
+            tables=self.store.tables, log=self._log,
+        )  # fmt: skip
+        if self.config.http:
+            self._http = HttpServer(self.config.http, self._box)
+            (self.paths.root / "http.txt").write_text(self._http.url + "\n")
+        poller.add(registry_link)
+        poller.add(store_link)
+        self.state = "run"
+        self._log.info("broker ready", boot=boot.boot, http=self.url)
+
+    def poll(self) -> bool:
+        now = self._clock()
+        busy = self.registry.poll(now)
+        busy |= self.store.poll(now)
+        if now - self._published >= PUBLISH_S:
+            self._published = now
+            self._box[0] = self._snapshot(now)
+        if self.state == "drain" and (now >= self._drain_until or not self._others()):
+            self.state = "stopped"
+        return busy
+
+    def wake_in_s(self) -> float:
+        return min(0.1, self.config.heartbeat_s / 2)
+
+    def drain(self) -> None:
+        """Serve members until they have ended, for a bounded time."""
+        if self.state == "run":
+            limit = DRAIN_S if self.registry.stop_requested else DRAIN_ALONE_S
+            self._drain_until = self._clock() + limit
+            self.state = "drain"
+
+    def stop(self) -> None:
+        if self._http is not None:
+            self._http.stop()
+            (self.paths.root / "http.txt").unlink(missing_ok=True)
+        if hasattr(self, "store"):
+            self.store.close()
+        for link in self._links:
+            if link is not None:
+                link.close()
+        self.state = "stopped"
+
+    def _others(self) -> bool:
+        """Whether a member lives that may still commit or save; the launcher ends after us."""
+        return any(m.role != "launcher" for m in self.registry.membership.living())
+
+    def _snapshot(self, now: float) -> Snapshot:
+        links = zip(("registry", "store"), self._links)
+        return Snapshot(
+            self.ready,
+            self.registry.boot,
+            tuple(self.registry.members(now)),
+            tuple(self.store.tables()),
+            {plane: dict(link.rejected) for plane, link in links if link is not None},
+            dict(self.store.counts),
+        )

@@ -1,0 +1,113 @@
+"""The broker's state as one immutable value, and that value as Prometheus metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+#: Roles that a run cannot do without.
+NEEDED = ("hub", "actor", "learner")
+_TABLE_GAUGES = (
+    "chunks", "steps", "bytes", "max_bytes", "tickets", "outstanding_steps", "updates", "delivered",
+    "waiting_tickets", "waiting_samples",
+)  # fmt: skip
+_NOT_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the loop publishes for the HTTP thread; nobody changes it afterwards."""
+
+    ready: bool = False
+    boot: int = 0
+    members: tuple[dict[str, Any], ...] = ()
+    tables: tuple[dict[str, Any], ...] = ()
+    #: Plane -> error code -> arrivals refused.
+    rejected: dict[str, dict[str, int]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        """Who is not ready yet, for people."""
+        found = [] if self.ready else ["broker (starting)"]
+        for role in NEEDED:
+            states = [f"{m['name']}: {m['state']}" for m in self.members if m["role"] == role]
+            if not any(m["state"] == "ready" for m in self.members if m["role"] == role):
+                found.append(f"{role} ({', '.join(states) or 'none has registered'})")
+        return found
+
+
+class SnapshotCollector(Collector):
+    """Metrics of ``box[0]`` whenever somebody scrapes."""
+
+    def __init__(self, box: list[Snapshot]) -> None:
+        self._box = box
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = self._box[0]
+        up = GaugeMetricFamily("rollbus_member_up", "1 while the member is alive.", labels=["role", "member"])
+        for member in snapshot.members:
+            alive = member["state"] in ("starting", "ready", "draining")
+            up.add_metric([member["role"], member["name"]], float(alive))
+        yield up
+        yield GaugeMetricFamily("rollbus_broker_boot", "Starts of the broker.", snapshot.boot)
+        yield from _member_gauges(snapshot)
+        yield from _table_metrics(snapshot)
+        rejected = CounterMetricFamily(
+            "rollbus_rejected_frames", "Arrivals refused by error code.", labels=["plane", "code"]
+        )
+        for plane, codes in snapshot.rejected.items():
+            for code, count in codes.items():
+                rejected.add_metric([plane, code], count)
+        yield rejected
+        for name, count in snapshot.counts.items():
+            yield CounterMetricFamily(f"rollbus_store_{name}", f"Store: {name}.", count)
+
+
+def _member_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+    """rollbus_<role>_<stat>{member=} for every number in a heartbeat's stats."""
+    gauges: dict[str, GaugeMetricFamily] = {}
+    for member in snapshot.members:
+        for stat, value in member["stats"].items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            name = "rollbus_" + _NOT_A_NAME.sub("_", f"{member['role']}_{stat}")
+            if name not in gauges:
+                text = f"Heartbeat stat {stat} of {member['role']}s."
+                gauges[name] = GaugeMetricFamily(name, text, labels=["member"])
+            gauges[name].add_metric([member["name"]], float(value))
+    yield from gauges.values()
+
+
+def _table_metrics(snapshot: Snapshot) -> Iterator[Metric]:
+    for key in _TABLE_GAUGES:
+        gauge = GaugeMetricFamily(f"rollbus_table_{key}", f"Table: {key}.", labels=["table"])
+        for table in snapshot.tables:
+            gauge.add_metric([table["table"]], table[key])
+        yield gauge
+    full = GaugeMetricFamily("rollbus_table_full", "1 while tickets wait for room.", labels=["table"])
+    steps = CounterMetricFamily("rollbus_table_inserted_steps", "Steps ever inserted.", labels=["table"])
+    dropped = CounterMetricFamily(
+        "rollbus_dropped_chunks", "Chunks dropped by reason.", labels=["table", "reason"]
+    )
+    for table in snapshot.tables:
+        full.add_metric([table["table"]], float(table["state"] != "open"))
+        steps.add_metric([table["table"]], table["total_steps"])
+        for reason, count in table["dropped"].items():
+            dropped.add_metric([table["table"], reason], count)
+    yield from (full, steps, dropped)
+
+
+def collector_registry(box: list[Snapshot]) -> CollectorRegistry:
+    """A Prometheus registry of the broker alone."""
+    registry = CollectorRegistry()
+    registry.register(SnapshotCollector(box))
+    return registry

@@ -1,0 +1,150 @@
+"""Off-policy: chunks stay until there is no room; steps are drawn uniformly.
+
+The limiter holds both sides to one ratio: update u needs ``target(u)`` steps committed, and tickets
+are granted while no more than ``target(u + 1)`` are begun.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from rollbus_core.feed import TableConfig
+from rollbus_core.version import Version
+
+from rollbus_broker.store.records import Chunk, Grant, TicketInfo
+from rollbus_broker.store.step_index import Draw, StepIndex
+from rollbus_broker.store.tables import Table
+
+#: Part of the chunks that is given up at once, so that a freed cell rests before it is used again
+#: and a reader in mid-gather seldom meets a new generation.
+EVICT_PART = 64
+
+
+class ReplayTable(Table):
+    """Settings: min_steps, steps_per_update, random_steps, max_steps."""
+
+    def __init__(self, name: str, config: TableConfig) -> None:
+        super().__init__(name, config)
+        self._chunks: deque[Chunk] = deque()
+        self._index = StepIndex()
+        self._begun = 0
+        #: (updates, steps) where the ratio is counted from.
+        self.anchor = (0, config.min_steps)
+
+    # --- questions ---
+
+    def target(self, updates: int) -> int:
+        """Steps that must have been inserted before update number ``updates``."""
+        since, steps = self.anchor
+        return steps + (updates - since) * self.config.steps_per_update
+
+    def place(self, slice: str, num_rows: int, asked: int) -> Grant | None:
+        begun = self.total_steps + self._begun
+        if begun > self.target(self.updates + 1):
+            return None
+        mode = "random" if begun < self.config.random_steps else "sample"
+        return Grant(asked, 0, Version(), mode)
+
+    def can_draw(self) -> bool:
+        """Whether the next update may draw."""
+        return len(self._index) > 0 and self.total_steps >= self.target(self.updates)
+
+    def draw(self, num: int, seed: int) -> Draw:
+        """``num`` steps."""
+        return self._index.draw(num, seed)
+
+    def chunks(self) -> Iterator[Chunk]:
+        return iter(self._chunks)
+
+    def num_chunks(self) -> int:
+        return len(self._chunks)
+
+    def live_steps(self) -> int:
+        return len(self._index)
+
+    @property
+    def outstanding(self) -> int:
+        return self._begun
+
+    # --- events ---
+
+    def open(self, version: Version, applied: int) -> tuple[list[Chunk], list[TicketInfo]]:
+        if not self.total_steps:
+            self.anchor = (version.number, self.config.min_steps)
+        self.updates = version.number
+        self.delivered = max(self.delivered, applied)
+        self._fork(version)
+        return [], []
+
+    def begin(self, ticket: TicketInfo) -> None:
+        super().begin(ticket)
+        self._begun += ticket.steps
+
+    def end(self, number: int, reason: str = "") -> TicketInfo | None:
+        ticket = super().end(number, reason)
+        if ticket is not None:
+            self._begun -= ticket.steps
+        return ticket
+
+    def commit(self, chunk: Chunk) -> list[Chunk]:
+        self._begun -= self.tickets.pop(chunk.ticket).steps
+        self.sequence = max(self.sequence, chunk.sequence)
+        self.total_steps += chunk.steps
+        self._add(chunk)
+        out = []
+        limit = self.config.max_steps
+        while limit and len(self._index) - self._chunks[0].steps >= limit:
+            out.append(self._drop_first())
+        return out
+
+    def deliver(self, number: int, sample: tuple[str, int]) -> None:
+        """Event: draw ``number`` was answered."""
+        self.delivered, self.last_sample = number, sample
+
+    def consumed(self, sequence: int, version: Version, updates: int) -> list[Chunk]:
+        if version.lineage == self.version.lineage:
+            self.version = max(self.version, version)
+            self.updates = max(self.updates, updates)
+        return []
+
+    def evict(self) -> list[Chunk]:
+        count = min(len(self._chunks), max(1, len(self._chunks) // EVICT_PART))
+        return [self._drop_first() for _ in range(count)]
+
+    def lose(self, lost: Callable[[Chunk], bool]) -> list[Chunk]:
+        gone = [chunk for chunk in self._chunks if lost(chunk)]
+        if gone:
+            kept = [chunk for chunk in self._chunks if not lost(chunk)]
+            self._chunks, self._index = deque(), StepIndex()
+            for chunk in kept:
+                self._add(chunk)
+        self.dropped["memory"] += len(gone)
+        if not self._chunks and gone:
+            # Nothing is left to learn from: the warm-up begins anew.
+            self.anchor = (self.updates, self.total_steps + self.config.min_steps)
+        return gone
+
+    def _add(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self._index.append(chunk)
+
+    def _drop_first(self) -> Chunk:
+        chunk = self._chunks.popleft()
+        self._index.drop_first(chunk)
+        return chunk
+
+    # --- the whole state ---
+
+    def dump(self) -> dict[str, Any]:
+        return super().dump() | {"anchor": list(self.anchor)}
+
+    def load(self, data: dict[str, Any], chunks: Sequence[tuple[int, Chunk]]) -> None:
+        super().load(data, chunks)
+        self.anchor = (data["anchor"][0], data["anchor"][1])
+        for _, chunk in chunks:
+            self._add(chunk)
+
+    def dump_chunks(self) -> Iterable[tuple[int, Chunk]]:
+        return ((0, chunk) for chunk in self._chunks)

@@ -1,0 +1,113 @@
+"""Uniform draws over all steps of many chunks, vectorised.
+
+Chunks come at the end and go at the front. Per (chunk, row) one entry keeps the running total of
+steps; a draw is one `searchsorted` over these totals.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rollbus_broker.store.records import Chunk
+
+
+class Draw(NamedTuple):
+    """``chunk``, ``time`` and ``row`` int32 [draws]; ``chunk`` counts in ``slab``, ``offset``
+    (int64 [C]) and ``generation`` (uint64 [C]), which name only the chunks that are used."""
+
+    chunk: np.ndarray
+    time: np.ndarray
+    row: np.ndarray
+    slab: np.ndarray
+    offset: np.ndarray
+    generation: np.ndarray
+
+
+class _Tail:
+    """An array that grows at the end and is dropped from the front, in amortised constant time."""
+
+    def __init__(self, dtype: str, width: int = 0) -> None:
+        self._data = np.zeros((64, width) if width else 64, dtype)
+        self._start = self._end = 0
+
+    def append(self, values: np.ndarray) -> None:
+        count = len(values)
+        if self._end + count > len(self._data):
+            live = self._data[self._start : self._end]
+            room = max(64, 2 * (len(live) + count))
+            grown = np.zeros((room, *self._data.shape[1:]), self._data.dtype)
+            grown[: len(live)] = live
+            self._data, self._start, self._end = grown, 0, len(live)
+        self._data[self._end : self._end + count] = values
+        self._end += count
+
+    def drop(self, count: int) -> None:
+        self._start += count
+
+    @property
+    def view(self) -> np.ndarray:
+        return self._data[self._start : self._end]
+
+
+class StepIndex:
+    """All steps of a replay table."""
+
+    def __init__(self) -> None:
+        # Steps up to and including each entry, counted since the table began.
+        self._totals = _Tail("int64")
+        # Chunk, counted since the table began, and row of each entry.
+        self._entries = _Tail("int64", 2)
+        # slab, offset, generation of each chunk.
+        self._cells = _Tail("int64", 3)
+        self._first_chunk = 0
+        self._dropped_steps = self._all_steps = 0
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return self._all_steps - self._dropped_steps
+
+    def append(self, chunk: Chunk) -> None:
+        lengths = chunk.lengths.astype(np.int64)
+        self._totals.append(self._all_steps + np.cumsum(lengths))
+        number = self._first_chunk + len(self._cells.view)
+        entries = np.empty((len(lengths), 2), np.int64)
+        entries[:, 0], entries[:, 1] = number, np.arange(len(lengths))
+        self._entries.append(entries)
+        self._cells.append(np.array([chunk.cell], np.int64))
+        self._all_steps += chunk.steps
+
+    def drop_first(self, chunk: Chunk) -> None:
+        """The oldest chunk goes; ``chunk`` is it."""
+        self._totals.drop(len(chunk.lengths))
+        self._entries.drop(len(chunk.lengths))
+        self._cells.drop(1)
+        self._first_chunk += 1
+        self._dropped_steps += chunk.steps
+
+    def draw(self, num: int, seed: int) -> Draw:
+        """``num`` steps, independent and uniform; a function of ``seed`` and the content."""
+        picks = np.random.default_rng(seed).integers(self._dropped_steps, self._all_steps, num)
+        totals = self._totals.view
+        # Sorted needles walk the totals in order: several times faster than random access.
+        order = np.argsort(picks)
+        place = np.empty(num, np.int64)
+        place[order] = np.searchsorted(totals, picks[order], side="right")
+        entries = self._entries.view[place]
+        before = np.where(place > 0, totals[place - 1], self._dropped_steps)
+        chunk = entries[:, 0] - self._first_chunk
+        is_used = np.zeros(len(self._cells.view), bool)
+        is_used[chunk] = True
+        used = np.flatnonzero(is_used)
+        compact = np.empty(len(is_used), np.int32)
+        compact[used] = np.arange(len(used), dtype=np.int32)
+        cells = self._cells.view[used]
+        return Draw(
+            compact[chunk],
+            (picks - before).astype(np.int32),
+            entries[:, 1].astype(np.int32),
+            cells[:, 0],
+            cells[:, 1],
+            cells[:, 2].astype(np.uint64),
+        )

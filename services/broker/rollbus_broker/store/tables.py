@@ -1,0 +1,136 @@
+"""What all tables have in common: tickets, lineages, counters. Pure: no clock, socket or file.
+
+A table changes only through the methods marked "event"; the store logs each event and replays the
+log through the same methods after a restart, so that both sides of a restart are the same code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from rollbus_core.feed import TableConfig
+from rollbus_core.version import Version
+
+from rollbus_broker.store.records import Chunk, Grant, TicketInfo
+
+
+class Table:
+    """Base of `QueueTable` and `ReplayTable`. ``steps`` are decisions."""
+
+    def __init__(self, name: str, config: TableConfig) -> None:
+        self.name, self.config = name, config
+        self.version = Version()
+        #: Lineage -> number at which it began.
+        self.forks: dict[int, int] = {}
+        self.tickets: dict[int, TicketInfo] = {}
+        self.total_steps = 0
+        self.sequence = 0
+        #: Number of the last delivery.
+        self.delivered = 0
+        #: (sender, message id) of the request that got the last delivery.
+        self.last_sample: tuple[str, int] = ("", 0)
+        self.updates = 0
+        self.dropped: Counter[str] = Counter()
+
+    # --- questions ---
+
+    def alive(self, version: Version) -> bool:
+        """Whether ``version`` is an ancestor of, or in, the current lineage."""
+        return version.lineage <= self.version.lineage and all(
+            version.number <= number
+            for lineage, number in self.forks.items()
+            if version.lineage < lineage <= self.version.lineage
+        )
+
+    def place(self, slice: str, num_rows: int, asked: int) -> Grant | None:
+        """What a request may begin now, or None if it must wait. Raises `ConfigError` if never."""
+        raise NotImplementedError
+
+    def refusal(self, ticket: TicketInfo, oldest: Version, newest: Version) -> str:
+        """Why a commit is dropped, or ""."""
+        return ""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All chunks whose cells are in use."""
+        raise NotImplementedError
+
+    @property
+    def outstanding(self) -> int:
+        """Steps begun and not consumed."""
+        raise NotImplementedError
+
+    def live_steps(self) -> int:
+        """Steps of all chunks kept."""
+        return sum(chunk.steps for chunk in self.chunks())
+
+    def num_chunks(self) -> int:
+        return sum(1 for _ in self.chunks())
+
+    # --- events ---
+
+    def open(self, version: Version, applied: int) -> tuple[list[Chunk], list[TicketInfo]]:
+        """Event: a learner begins at ``version``; (chunks dropped, tickets void)."""
+        raise NotImplementedError
+
+    def begin(self, ticket: TicketInfo) -> None:
+        """Event: a ticket was granted."""
+        self.tickets[ticket.number] = ticket
+
+    def end(self, number: int, reason: str = "") -> TicketInfo | None:
+        """Event: a ticket returns without a chunk; ``reason`` counts one as dropped."""
+        ticket = self.tickets.pop(number, None)
+        if ticket is not None and reason:
+            self.dropped[reason] += 1
+        return ticket
+
+    def commit(self, chunk: Chunk) -> list[Chunk]:
+        """Event: the chunk of an open ticket is complete; chunks that it pushes out."""
+        raise NotImplementedError
+
+    def consumed(self, sequence: int, version: Version, updates: int) -> list[Chunk]:
+        """Event: an update is done; chunks that are not kept any longer."""
+        raise NotImplementedError
+
+    def durable(self, sequence: int) -> list[Chunk]:
+        """Event: a checkpoint holds deliveries up to ``sequence``; chunks freed by that."""
+        return []
+
+    def evict(self) -> list[Chunk]:
+        """Event: make room; the chunks given up, none if there is nothing to give."""
+        raise NotImplementedError
+
+    def lose(self, lost: Callable[[Chunk], bool]) -> list[Chunk]:
+        """Event: the bytes of some chunks are gone; those chunks, counted as ``memory``."""
+        raise NotImplementedError
+
+    def _fork(self, version: Version) -> None:
+        if version.lineage not in self.forks:
+            self.forks[version.lineage] = version.number
+        self.version = version
+
+    # --- the whole state, for a compact log ---
+
+    def dump(self) -> dict[str, Any]:
+        """State without chunks and tickets."""
+        return {
+            "settings": self.config.model_dump(), "version": list(self.version),
+            "forks": list(self.forks.items()), "total_steps": self.total_steps,
+            "sequence": self.sequence, "delivered": self.delivered,
+            "last_sample": list(self.last_sample), "updates": self.updates,
+            "dropped": dict(self.dropped),
+        }  # fmt: skip
+
+    def load(self, data: dict[str, Any], chunks: Sequence[tuple[int, Chunk]]) -> None:
+        """The inverse of `dump` and `dump_chunks`."""
+        self.version = Version.of(data["version"])
+        self.forks = {int(k): int(v) for k, v in data["forks"]}
+        self.last_sample = (data["last_sample"][0], data["last_sample"][1])
+        self.dropped = Counter(data["dropped"])
+        for key in ("total_steps", "sequence", "delivered", "updates"):
+            setattr(self, key, data[key])
+
+    def dump_chunks(self) -> Iterable[tuple[int, Chunk]]:
+        """(batch, chunk) of all chunks in order; batch is 0 in replay tables."""
+        raise NotImplementedError
