@@ -1,1 +1,1 @@
-"""rollbus_simulator"""
+"""The simulator hub: it owns what an episode is, for every environment and robot."""

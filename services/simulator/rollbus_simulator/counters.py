@@ -1,0 +1,71 @@
+"""What a hub counts, and the numbers it reports with each heartbeat."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Episodes over which the mean return and length are taken.
+RECENT_EPISODES = 100
+#: Shortest span over which a rate is taken.
+WINDOW_S = 1.0
+
+
+@dataclass
+class Counters:
+    """Totals since the hub started."""
+
+    #: Environment steps whose outcome arrived.
+    steps: int = 0
+    episodes: int = 0
+    ticks: int = 0
+    #: Episodes cut because a peer, an outcome or a finite number was lost.
+    interrupted: int = 0
+    #: Acts under an older fence, acts for rows that wait for none, acts that break the spec.
+    stale_acts: int = 0
+    duplicate_acts: int = 0
+    bad_acts: int = 0
+    #: Outcomes of decisions of an older fence, one per row.
+    straddled: int = 0
+    #: Outcomes that nobody awaits any more.
+    late_outcomes: int = 0
+    #: Rows with a reward or an observation that is not finite.
+    non_finite: int = 0
+    peers_lost: int = 0
+    #: Seconds spent working.
+    busy_s: float = 0.0
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+
+    def numbers(self) -> dict[str, Any]:
+        """All counts, and means over the last `RECENT_EPISODES` episodes (None before the first)."""
+        counts = {key: value for key, value in self.__dict__.items() if isinstance(value, int | float)}
+        num = len(self.returns)
+        counts["return_mean"] = sum(self.returns) / num if num else None
+        counts["length_mean"] = sum(self.lengths) / num if num else None
+        return counts
+
+
+class Rates:
+    """Steps per second and the share of time spent working, since they were last asked for."""
+
+    def __init__(self, counters: Counters, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counters, self._clock = counters, clock
+        self._since, self._steps, self._busy_s = clock(), 0, 0.0
+        self._last = {"steps_per_s": 0.0, "busy": 0.0}
+
+    def numbers(self) -> dict[str, float]:
+        """``steps_per_s`` and ``busy`` in [0, 1] over the last span of at least `WINDOW_S`."""
+        now = self._clock()
+        span = now - self._since
+        if span >= WINDOW_S:
+            c = self._counters
+            self._last = {
+                "steps_per_s": (c.steps - self._steps) / span,
+                "busy": min(1.0, (c.busy_s - self._busy_s) / span),
+            }
+            self._since, self._steps, self._busy_s = now, c.steps, c.busy_s
+        return self._last

@@ -1,0 +1,148 @@
+"""Which episode a row runs next, with which seed, and what became of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rollbus_core.rng import episode_id, episode_seed
+
+#: A lost episode of a list is run again from its seed this often, then it counts as failed.
+MAX_RESTARTS = 2
+
+
+@dataclass(slots=True)
+class Ended:
+    """One episode that came to its end."""
+
+    id: int
+    seed: int
+    #: Undiscounted.
+    ret: float
+    length: int
+    #: None where the environment has no success signal.
+    success_once: bool | None
+    success_at_end: bool | None
+
+
+class EpisodeSource(Protocol):
+    """Gives episodes to rows and hears how they end."""
+
+    def open(self, incarnation: int) -> None:
+        """The hub's incarnation is known; before that there are no episodes."""
+        ...
+
+    def next(self, row: int) -> tuple[int, int] | None:
+        """(episode id, seed) for the hub's ``row``, or None while there is nothing to run."""
+        ...
+
+    def ended(self, row: int, episode: Ended) -> None:
+        """The episode reached its end."""
+        ...
+
+    def interrupted(self, row: int, episode: int, seed: int) -> None:
+        """The episode was cut because infrastructure was lost."""
+        ...
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `next` would give an episode."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether all episodes have ended. Never, in training."""
+        ...
+
+
+class TrainingEpisodes:
+    """Endless episodes; ids and seeds are functions of (run seed, incarnation, row, number).
+
+    ``row_offset`` is the global index of the hub's row 0. Without ``incarnation`` there are no
+    episodes until `open`.
+    """
+
+    def __init__(self, seed: int, row_offset: int = 0, incarnation: int | None = None) -> None:
+        self.seed, self.row_offset, self.incarnation = seed, row_offset, incarnation
+        self._numbers: dict[int, int] = {}
+
+    def open(self, incarnation: int) -> None:
+        # A rejoin after the broker restarted is the same process: its numbers go on.
+        if self.incarnation is None:
+            self.incarnation = incarnation
+
+    def next(self, row: int) -> tuple[int, int] | None:
+        if self.incarnation is None:
+            return None
+        number = self._numbers.get(row, 0)
+        self._numbers[row] = number + 1
+        episode = episode_id(self.incarnation, self.row_offset + row, number)
+        return episode, episode_seed(self.seed, episode, evaluation=False)
+
+    def ended(self, row: int, episode: Ended) -> None:
+        pass
+
+    def interrupted(self, row: int, episode: int, seed: int) -> None:
+        pass
+
+    @property
+    def waiting(self) -> bool:
+        return self.incarnation is not None
+
+    @property
+    def done(self) -> bool:
+        return False
+
+
+class EpisodeList:
+    """Exactly the episodes 0..num-1, each once, on whichever row is free.
+
+    Results depend on the seed and not on the number of rows. ``results`` are maps of id, seed,
+    return, length, success_once, success_at_end in the order of ids; an episode that was lost more
+    than `MAX_RESTARTS` times is there with ``lost`` true and success false.
+    """
+
+    def __init__(self, seed: int, num: int) -> None:
+        self.seed, self.num = seed, num
+        self._todo = deque(range(num))
+        self._losses: dict[int, int] = {}
+        self._results: dict[int, dict[str, Any]] = {}
+
+    def open(self, incarnation: int) -> None:
+        pass
+
+    def next(self, row: int) -> tuple[int, int] | None:
+        if not self._todo:
+            return None
+        episode = self._todo.popleft()
+        return episode, episode_seed(self.seed, episode, evaluation=True)
+
+    def ended(self, row: int, episode: Ended) -> None:
+        self._results[episode.id] = {
+            "id": episode.id, "seed": episode.seed, "return": episode.ret,
+            "length": episode.length, "success_once": episode.success_once,
+            "success_at_end": episode.success_at_end, "lost": False,
+        }  # fmt: skip
+
+    def interrupted(self, row: int, episode: int, seed: int) -> None:
+        losses = self._losses[episode] = self._losses.get(episode, 0) + 1
+        if losses <= MAX_RESTARTS:
+            self._todo.appendleft(episode)
+            return
+        self._results[episode] = {
+            "id": episode, "seed": seed, "return": 0.0, "length": 0,
+            "success_once": False, "success_at_end": False, "lost": True,
+        }  # fmt: skip
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._todo)
+
+    @property
+    def done(self) -> bool:
+        return len(self._results) == self.num
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return [self._results[i] for i in sorted(self._results)]

@@ -1,0 +1,63 @@
+"""Who holds a slice: assignments, fences and acts that come too late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollbus_wire.errors import PeerLost, RollbusError
+from rollbus_wire.link import Link
+from rollbus_wire.messages import Message
+
+
+class StaleAssignment(RollbusError):
+    """The assignment is not newer than one that was accepted before."""
+
+    code = "stale-assignment"
+
+
+class UnknownSlice(RollbusError):
+    """The hub has no such slice, or not all of its rows have a peer."""
+
+    code = "unknown-slice"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The actor that a slice answers to."""
+
+    link: Link
+    address: bytes
+
+    def send(self, message: Message, re: int = 0) -> bool:
+        """Whether it could be sent."""
+        try:
+            self.link.send(message, to=self.address, re=re)
+        except PeerLost:
+            return False
+        return True
+
+
+class Tenure:
+    """The holder of one slice and its fence, which grows with every attachment."""
+
+    def __init__(self) -> None:
+        self.holder: Holder | None = None
+        self.fence = 0
+        self._assignment = (0, 0)
+
+    def take(self, holder: Holder, assignment: list[int]) -> Holder | None:
+        """``holder`` takes the slice; returns the one that loses it. Raises `StaleAssignment`.
+
+        Without a broker the assignment is (0, 0) and always accepted.
+        """
+        boot, number = (*assignment, 0, 0)[:2]
+        if (boot, number) != (0, 0):
+            if (boot, number) <= self._assignment:
+                raise StaleAssignment(
+                    f"assignment {boot}.{number} is not newer than {self._assignment[0]}."
+                    f"{self._assignment[1]}, which the hub accepted; ask the registry again"
+                )
+            self._assignment = (boot, number)
+        former, self.holder = self.holder, holder
+        self.fence += 1
+        return former if former != holder else None

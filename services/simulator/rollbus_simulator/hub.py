@@ -1,0 +1,332 @@
+"""The hub: slices of rows on one side, actors on the other, and what an episode is in between."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+from rollbus_core.config.models import EnvConfig
+from rollbus_core.member import DEFAULT_STAGE_DEADLINE_S, Member
+from rollbus_core.requests import Replies
+from rollbus_core.service import Service
+from rollbus_wire.env import Env
+from rollbus_wire.errors import ConfigError, PeerLost, RollbusError, SpecError
+from rollbus_wire.link import Envelope, Link, Poller, drain, local_pair
+from rollbus_wire.messages import (
+    Act,
+    Attach,
+    Detach,
+    Fault,
+    Message,
+    Ping,
+    Pong,
+    Registered,
+    SlicesChanged,
+)
+from rollbus_wire.peer import Peer
+from rollbus_wire.spec import EnvSpec
+
+from rollbus_simulator.counters import Counters, Rates
+from rollbus_simulator.episodes import EpisodeSource
+from rollbus_simulator.holders import Holder, StaleAssignment, UnknownSlice
+from rollbus_simulator.peers import PING_S, Peers
+from rollbus_simulator.sessions import Session
+from rollbus_simulator.slices import Slice, SliceSettings
+from rollbus_simulator.workers import Workers
+
+#: How soon a killed worker is looked for.
+WORKER_POLL_S = 0.1
+
+
+class Hub(Service):
+    """Owns ``num_rows`` rows in ``num_slices`` slices.
+
+    Where rows come from follows ``env.placement``: inline needs ``make_env`` (rows -> batched
+    environment, one per slice), workers needs ``worker_command`` ((endpoint, rows) -> argv of a
+    process that dials in) and ``peer_link``, dial_in needs ``peer_link``. ``data_links`` are the
+    bound ends that actors dial; ``endpoint`` is what the registry tells them, by default the
+    address of the first one that has any. With a ``registry`` episodes begin once it has told the
+    hub's incarnation.
+    """
+
+    role = "hub"
+
+    def __init__(
+        self, name: str, env: EnvConfig, episodes: EpisodeSource, *, num_rows: int, num_slices: int,
+        data_links: Sequence[Link], make_env: Callable[[int], Env] | None = None,
+        worker_command: Callable[[str, int], Sequence[str]] | None = None,
+        peer_link: Link | None = None, registry: Link | None = None, record: bool = True,
+        endpoint: str = "", log: Any = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        super().__init__(name)
+        if not 1 <= num_slices <= num_rows:
+            raise ConfigError(
+                f"hub {name}: {num_rows} rows cannot be {num_slices} slices; every slice needs a row "
+                "(env.num_envs, env.num_slices, env.hubs)"
+            )
+        self.env, self.episodes, self.counters = env, episodes, Counters()
+        self.slices: dict[str, Slice] = {}
+        self._sizes = split(num_rows, num_slices)
+        self._settings = SliceSettings(
+            env.time_limit, env.action_repeat, env.frame_stack, env.tick_deadline_s, record
+        )
+        self._make_env, self._worker_command = make_env, worker_command
+        self._data_links, self._peer_link = list(data_links), peer_link
+        self._replies = {id(link): Replies(link) for link in self._data_links}
+        self._registry, self._clock = registry, clock
+        self._log = log if log is not None else structlog.get_logger("hub")
+        self._rates = Rates(self.counters, clock)
+        self._peers = Peers(self, self.counters, timeout_s=env.step_timeout_s, log=self._log)
+        self._workers: Workers | None = None
+        self._envs: list[Env] = []
+        self._told: list[str] = []
+        self._next_worker_poll = self._probe_until = 0.0
+        self.endpoint = endpoint or next(
+            (e for e in (getattr(link, "endpoint", "") for link in self._data_links) if e), "local"
+        )
+
+    # --- service ---------------------------------------------------------------------------
+
+    def start(self, poller: Poller) -> None:
+        super().start(poller)
+        for link in self._data_links:
+            poller.add(link)
+        if self._registry is not None:
+            poller.add(self._registry)
+            self.member = Member(
+                self._registry, self.role, self.name, stats=self.stats,
+                state=lambda: self.state, on_registered=self._registered,
+            )  # fmt: skip
+        else:
+            self.episodes.open(0)
+        if self._peer_link is not None:
+            poller.add(self._peer_link)
+            self._peers.add(self._peer_link)
+        if self.env.placement == "inline":
+            self._start_inline()
+        elif self.env.placement == "workers":
+            self._start_workers()
+        elif self._peer_link is None:
+            raise ConfigError(f"hub {self.name}: placement dial_in needs an address for peers")
+
+    def poll(self) -> bool:
+        began = self._clock()
+        busy = self._poll_registry()
+        for link in self._data_links:
+            for envelope in drain(link):
+                busy = True
+                self._heard(link, envelope)
+        busy |= self._poll_workers(began)
+        busy |= self._peers.poll()
+        for each in self.slices.values():
+            if each.wake_in_s() <= 0:
+                busy |= each.advance()
+        self._tell_slices()
+        if busy:
+            self.counters.busy_s += self._clock() - began
+        return busy
+
+    def wake_in_s(self) -> float:
+        wake = min((each.wake_in_s() for each in self.slices.values()), default=math.inf)
+        if self._probe_until:
+            wake = min(wake, 0.01)
+        return min(wake, 0.1)
+
+    def drain(self) -> None:
+        """Take the slices from their holders; nothing else is begun."""
+        for each in self.slices.values():
+            each.close("the hub stops")
+        self.state = "stopped"
+
+    def stop(self) -> None:
+        """Close peers, environments, workers and links. What hangs is killed."""
+        if self.member is not None:
+            self.member.leave("stopped")
+        self._peers.close("the hub stops")
+        for env in self._envs:
+            env.close()
+        if self._workers is not None:
+            self._workers.stop()
+        for link in (*self._data_links, self._peer_link, self._registry):
+            if link is not None:
+                link.close()
+
+    # --- what the registry and people see ----------------------------------------------------
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """The environment's spec, once a peer has told it."""
+        return self._peers.spec
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers for heartbeats: `Counters`, rates and the slices there are."""
+        available = self._available()
+        return {
+            **self.counters.numbers(),
+            **self._rates.numbers(),
+            "slices": [each["slice"] for each in available],
+            "rows": sum(each["rows"] for each in available),
+            "peers": len(self._peers.sessions),
+        }
+
+    def _available(self) -> list[dict[str, Any]]:
+        return [
+            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint}
+            for each in self.slices.values()
+            if each.available
+        ]
+
+    def _tell_slices(self) -> None:
+        """Follow the slices that can be attached: own state, and the registry."""
+        names = [name for name, each in self.slices.items() if each.available]
+        if names == self._told:
+            return
+        self._told = names
+        if self.state == "start" and (len(names) == len(self._sizes) or self.env.placement == "dial_in"):
+            self.state = "run"
+        if self.member is not None:
+            self.member.slices = self._available()
+            if self.member.registered is not None:
+                self.member.send(SlicesChanged(slices=self.member.slices))
+            self.member.stage("run", DEFAULT_STAGE_DEADLINE_S)
+
+    def _registered(self, message: Registered) -> None:
+        self.episodes.open(message.incarnation)
+        for each in self.slices.values():
+            each.begin_idle()
+
+    def _poll_registry(self) -> bool:
+        if self.member is None:
+            return False
+        self.member.failure = self._peers.failure
+        others = self.member.poll()
+        for envelope in others:
+            if isinstance(envelope.message, Ping):
+                self.member.send(Pong())
+        return bool(others)
+
+    # --- actors ----------------------------------------------------------------------------
+
+    def _heard(self, link: Link, envelope: Envelope) -> None:
+        message = envelope.message
+        if isinstance(message, Act):
+            each = self.slices.get(message.slice)
+            try:
+                if each is None:
+                    raise UnknownSlice(f"hub {self.name} has no slice {message.slice!r}")
+                each.act(message)
+            except (SpecError, UnknownSlice) as error:
+                self.counters.bad_acts += 1
+                self._log.warning("act refused", slice=message.slice, text=str(error))
+                self._fault(link, envelope, error, message.slice)
+        elif isinstance(message, Attach):
+            self._attach(link, envelope, message)
+        elif isinstance(message, Detach):
+            if message.slice in self.slices:
+                self.slices[message.slice].detach(message.fence)
+        elif isinstance(message, Ping):
+            self._reply(link, envelope, Pong())
+
+    def _attach(self, link: Link, envelope: Envelope, attach: Attach) -> None:
+        replies = self._replies[id(link)]
+        if replies.known(envelope):
+            return
+        each = self.slices.get(attach.slice)
+        try:
+            if each is None:
+                raise UnknownSlice(f"hub {self.name} has no slice {attach.slice!r}")
+            attached = each.attach(Holder(link, envelope.peer), attach.assignment)
+        except (StaleAssignment, UnknownSlice) as error:
+            replies.answer(envelope, Fault(code=error.code, text=str(error), where=attach.slice))
+            return
+        replies.answer(envelope, attached)
+        each.advance()
+
+    def _fault(self, link: Link, envelope: Envelope, error: RollbusError, where: str) -> None:
+        self._reply(link, envelope, Fault(code=error.code, text=str(error), where=where))
+
+    def _reply(self, link: Link, envelope: Envelope, message: Message) -> None:
+        try:
+            link.send(message, to=envelope.peer, re=envelope.id)
+        except PeerLost:
+            pass
+
+    # --- peers -----------------------------------------------------------------------------
+
+    def peer_came(self, session: Session) -> None:
+        """Its free rows take empty places."""
+        if not self.slices:
+            self._make_slices()
+        by_slice: dict[str, list[int]] = {}
+        for name, place in self._empty_places()[: len(session.free)]:
+            by_slice.setdefault(name, []).append(place)
+        for name, places in by_slice.items():
+            rows, session.free = session.free[: len(places)], session.free[len(places) :]
+            self.slices[name].seat(places, session, rows)
+
+    def peer_lost(self, session: Session, reason: str) -> None:
+        """Its rows end interrupted; free rows of other peers take their places."""
+        if session.serve is not None:
+            raise RollbusError(f"the environment in hub {self.name} cannot go on: {reason}")
+        for each in self.slices.values():
+            each.lost(session)
+        for other in self._peers.sessions:
+            if other.free:
+                self.peer_came(other)
+
+    def _empty_places(self) -> list[tuple[str, int]]:
+        """In the order they are filled: with workers each takes a share of every slice, so that
+        all of them step at once; else one slice after the other."""
+        empty = [(each.name, place) for each in self.slices.values() for place in each.seats.empty]
+        return sorted(empty, key=lambda e: e[1]) if self.env.placement == "workers" else empty
+
+    def _make_slices(self) -> None:
+        assert self._peers.spec is not None, "the first peer brought it"
+        first = 0
+        for index, size in enumerate(self._sizes):
+            name = f"{self.name}/{index}"
+            self.slices[name] = Slice(
+                name, size, first, self._peers.spec, self._settings, self.episodes, self.counters,
+                self._clock,
+            )  # fmt: skip
+            first += size
+
+    def _start_inline(self) -> None:
+        if self._make_env is None:
+            raise ConfigError(f"hub {self.name}: placement inline needs an environment")
+        if self.member is not None:
+            self.member.stage("start environments", self.env.step_timeout_s)
+        for index, size in enumerate(self._sizes):
+            env = self._make_env(size)
+            self._envs.append(env)
+            mine, theirs = local_pair(senders=(self.name, f"{self.name}-peer-{index}"))
+            self._peers.add(mine, serve=Peer(env, theirs).poll)
+
+    def _start_workers(self) -> None:
+        endpoint = getattr(self._peer_link, "endpoint", "")
+        if self._worker_command is None or not endpoint:
+            raise ConfigError(f"hub {self.name}: placement workers needs a command and an address")
+        rows = split(sum(self._sizes), min(self.env.workers, sum(self._sizes)))
+        self._workers = Workers(self._worker_command, endpoint, rows, log=self._log)
+        self._workers.start()
+
+    def _poll_workers(self, now: float) -> bool:
+        """Restart what ended; its session is found by probing until the transport has noticed."""
+        if self._workers is None or now < self._next_worker_poll:
+            return False
+        self._next_worker_poll = now + WORKER_POLL_S
+        ended = self._workers.poll()
+        if ended:
+            self._probe_until = now + PING_S
+        if self._probe_until:
+            self._peers.probe()
+            self._probe_until = self._probe_until if now < self._probe_until else 0.0
+        return ended
+
+
+def split(num: int, parts: int) -> list[int]:
+    """``num`` in ``parts`` shares that differ by at most one."""
+    return [num // parts + (i < num % parts) for i in range(parts)]

@@ -1,0 +1,73 @@
+"""Outcomes are checked against the environment's spec before the hub uses them."""
+
+from __future__ import annotations
+
+import numpy as np
+from rollbus_wire.errors import SpecError
+from rollbus_wire.messages import Arrays, Outcome
+from rollbus_wire.spec import EnvSpec
+
+
+class OutcomeCheck:
+    """Refuses an outcome whose arrays are not what the spec states."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self._obs = {key: (np.dtype(item.dtype), item.shape) for key, item in spec.observation.items()}
+        self._floats = [key for key, (dtype, _) in self._obs.items() if dtype.kind == "f"]
+
+    def obs(self, message: Outcome, num_rows: int) -> Arrays:
+        """The spec's observations of ``message``, each [R, ...]. Raises `SpecError`."""
+        given = message.obs
+        if given is None:
+            raise SpecError(f"no observation for {num_rows} rows, but one was asked for")
+        checked = {}
+        for key, (dtype, shape) in self._obs.items():
+            array = given.get(key)
+            if not isinstance(array, np.ndarray):
+                raise SpecError(f"observation {key!r} is missing; there are {sorted(given)}")
+            if array.dtype != dtype or array.shape != (num_rows, *shape):
+                raise SpecError(
+                    f"observation {key!r} is {array.dtype} {list(array.shape)}; the spec says "
+                    f"{dtype} {[num_rows, *shape]}"
+                )
+            checked[key] = array
+        return checked
+
+    def flags(self, message: Outcome, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Reward float32 [R], terminated and truncated bool [R]. Raises `SpecError`."""
+        arrays = []
+        for name, kinds in (("reward", "fiub"), ("terminated", "b"), ("truncated", "b")):
+            array = getattr(message, name)
+            if array is None or array.shape != (num_rows,) or array.dtype.kind not in kinds:
+                what = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
+                raise SpecError(f"{name} of {num_rows} rows is {what}")
+            arrays.append(array)
+        return arrays[0].astype(np.float32, copy=False), arrays[1], arrays[2]
+
+    def finite(self, reward: np.ndarray | None, obs: Arrays | None) -> np.ndarray | None:
+        """bool [R], or None where all rows are finite."""
+        parts = [] if reward is None else [reward]
+        parts += [obs[key] for key in self._floats] if obs is not None else []
+        good = None
+        for part in parts:
+            finite = np.isfinite(part)
+            if not finite.all():
+                rows = finite.reshape(len(part), -1).all(axis=1)
+                good = rows if good is None else good & rows
+        return good
+
+
+def subset(message: Outcome, keep: np.ndarray) -> Outcome:
+    """Some rows of ``message``; ``keep`` is bool [R]."""
+
+    def part(array: np.ndarray | None) -> np.ndarray | None:
+        return None if array is None else array[keep]
+
+    return Outcome(
+        rows=message.rows[keep],
+        obs=None if message.obs is None else {k: v[keep] for k, v in message.obs.items()},
+        reward=part(message.reward),
+        terminated=part(message.terminated),
+        truncated=part(message.truncated),
+        success=part(message.success),
+    )

@@ -1,0 +1,247 @@
+"""All peers of a hub: they dial in, are asked, answer, and get lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rollbus_wire.errors import PeerLost, SpecError
+from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.messages import (
+    PROTOCOL,
+    Fault,
+    Goodbye,
+    Hello,
+    Message,
+    Outcome,
+    Ping,
+    Pong,
+    Welcome,
+    fields_hash,
+)
+from rollbus_wire.spec import EnvSpec
+
+from rollbus_simulator.counters import Counters
+from rollbus_simulator.sessions import Request, Session, spec_difference
+
+#: What `Welcome` promises; a peer that hears nothing for three of these dials in again.
+HEARTBEAT_S = 5.0
+#: How often a peer is pinged. A peer that is gone is noticed by this.
+PING_S = 1.0
+#: An environment that fails this often without a success between is given up.
+MAX_FAILURES = 5
+
+
+class Events(Protocol):
+    """What the hub does about peers."""
+
+    def peer_came(self, session: Session) -> None:
+        """It has free rows."""
+        ...
+
+    def peer_lost(self, session: Session, reason: str) -> None:
+        """Its rows are gone."""
+        ...
+
+
+class Peers:
+    """Sessions by link and address. All peers of a hub have equal specs."""
+
+    def __init__(self, events: Events, counters: Counters, *, timeout_s: float, log: Any) -> None:
+        self._events, self._counters, self._log = events, counters, log
+        self._timeout_s = timeout_s
+        self._links: list[tuple[Link, Callable[[], Any] | None]] = []
+        self._sessions: dict[tuple[int, bytes], Session] = {}
+        self._next_index = 0
+        self.spec: EnvSpec | None = None
+        #: The last failure of an environment, as text.
+        self.failure = ""
+
+    def add(self, link: Link, serve: Callable[[], Any] | None = None) -> None:
+        """Listen on ``link``; ``serve`` runs the peer where it lives in this process."""
+        self._links.append((link, serve))
+
+    @property
+    def sessions(self) -> list[Session]:
+        """All sessions that are open."""
+        return list(self._sessions.values())
+
+    def poll(self) -> bool:
+        """Take in what arrived, and end sessions that cannot go on."""
+        busy = False
+        for link, serve in self._links:
+            busy |= self._serve(link, serve) if serve else self._drain(link, None)
+        now = time.monotonic()
+        for session in self.sessions:
+            if session.serve is None:
+                self._watch(session, now)
+            if session.broken:
+                self._lose(session, session.broken)
+                busy = True
+        return busy
+
+    def probe(self) -> None:
+        """Ping every peer at the next turn: one of them may be gone."""
+        for session in self._sessions.values():
+            session.pinged = 0.0
+
+    def close(self, reason: str) -> None:
+        """Say goodbye to all."""
+        for session in self._sessions.values():
+            session.tell(Goodbye(reason=reason))
+            if session.serve:
+                session.serve()
+        self._sessions.clear()
+
+    def _serve(self, link: Link, serve: Callable[[], Any]) -> bool:
+        """Let a peer in this process answer until nothing is asked of it any more."""
+        session = self._sessions.get((id(link), b"local"))
+        if session is not None and not session.open:
+            return False
+        busy = False
+        while True:
+            serve()
+            if not self._drain(link, serve):
+                return busy
+            busy = True
+
+    def _drain(self, link: Link, serve: Callable[[], Any] | None) -> bool:
+        busy = False
+        for envelope in drain(link):
+            busy = True
+            session = self._sessions.get((id(link), envelope.peer))
+            if isinstance(envelope.message, Hello):
+                self._hello(link, envelope, serve)
+            elif session is None:
+                self._unknown(link, envelope)
+            else:
+                self._heard(session, envelope)
+        return busy
+
+    def _heard(self, session: Session, envelope: Envelope) -> None:
+        message = envelope.message
+        session.heard = time.monotonic()
+        if isinstance(message, Goodbye):
+            session.broken = f"the peer said goodbye: {message.reason}"
+        elif isinstance(message, Ping):
+            session.tell(Pong(), re=envelope.id)
+        elif envelope.re and not isinstance(message, Pong):
+            request = session.open.pop(envelope.re, None)
+            if request is None or session.broken:
+                self._counters.late_outcomes += 1
+            else:
+                self._answered(session, request, message)
+        elif isinstance(message, Fault):
+            self._log.warning("peer fault", peer=session.name, code=message.code, text=message.text)
+
+    def _answered(self, session: Session, request: Request, message: Message) -> None:
+        if isinstance(message, Outcome):
+            try:
+                usable = request.asker.outcome(request, message)
+            except SpecError as error:
+                session.tell(Fault(code=error.code, text=str(error)))
+                session.broken = self.failure = f"outcome of peer {session.name} refused: {error}"
+                return
+            if usable and request.kind == "step":
+                session.failures = 0
+            elif not usable:
+                self._failed(session, "a reward or an observation is not finite")
+            return
+        text = getattr(message, "text", f"answered {message.kind}")
+        self._log.warning(
+            "environment failed", peer=session.name, request=request.kind, text=text,
+            traceback=getattr(message, "traceback", ""),
+        )  # fmt: skip
+        self._failed(session, f"{request.kind} failed: {text}")
+        request.asker.failed(request, text)
+
+    def _failed(self, session: Session, text: str) -> None:
+        self.failure = f"{session.name}: {text}"
+        session.failures += 1
+        if session.failures >= MAX_FAILURES:
+            session.broken = f"{session.failures} failures in a row, the last one: {text}"
+
+    def _hello(self, link: Link, envelope: Envelope, serve: Callable[[], Any] | None) -> None:
+        hello, key = envelope.message, (id(link), envelope.peer)
+        assert isinstance(hello, Hello)
+        refused = self._refusal(hello)
+        if refused is not None:
+            self._log.warning("peer refused", peer=hello.name, text=refused.text)
+            self._reply(link, envelope, refused)
+            return
+        old = self._sessions.get(key)
+        if old is not None:
+            self._lose(old, "the peer dialled in anew")
+        self._next_index += 1
+        index = self._next_index
+        session = Session(
+            index, link, envelope.peer, hello.name or f"peer {index}", hello.num_rows,
+            self._timeout_s, serve,
+        )  # fmt: skip
+        self._sessions[key] = session
+        session.tell(
+            Welcome(
+                peer=index,
+                protocol=list(PROTOCOL),
+                fields_hash=fields_hash(),
+                heartbeat_s=HEARTBEAT_S,
+            ),
+            re=envelope.id,
+        )
+        if serve is None:
+            self._log.info("peer came", peer=session.name, rows=hello.num_rows)
+        self._events.peer_came(session)
+
+    def _refusal(self, hello: Hello) -> Fault | None:
+        """Why a peer is not taken, or None; the first one's spec is the hub's."""
+        if not hello.protocol or hello.protocol[0] != PROTOCOL[0]:
+            return Fault(
+                code="version",
+                text="the peer speaks protocol %s, the hub %s; install the same major version"
+                % (".".join(map(str, hello.protocol)), ".".join(map(str, PROTOCOL))),
+            )
+        try:
+            spec = EnvSpec.from_data(hello.spec)
+        except SpecError as error:
+            return Fault(code=error.code, text=str(error))
+        if hello.num_rows < 1:
+            return Fault(code="spec", text=f"the peer offers {hello.num_rows} rows; at least 1")
+        if self.spec is None:
+            self.spec = spec
+        difference = spec_difference(self.spec, spec)
+        if difference:
+            return Fault(code="spec", text=f"the peers of a hub must have equal specs: {difference}")
+        return None
+
+    def _unknown(self, link: Link, envelope: Envelope) -> None:
+        self._counters.late_outcomes += isinstance(envelope.message, Outcome)
+        if not isinstance(envelope.message, Fault | Goodbye):
+            self._reply(
+                link, envelope, Fault(code="unknown-peer", text="the hub has no session with you; say hello")
+            )
+
+    def _reply(self, link: Link, envelope: Envelope, message: Message) -> None:
+        try:
+            link.send(message, to=envelope.peer, re=envelope.id)
+        except PeerLost:
+            pass
+
+    def _watch(self, session: Session, now: float) -> None:
+        if session.overdue(now):
+            session.broken = f"no outcome within {session.timeout_s:g} s (env.step_timeout_s)"
+        elif not session.open and now - session.heard > 3 * HEARTBEAT_S:
+            session.broken = f"silent for {now - session.heard:.1f} s"
+        elif now - session.pinged > PING_S:
+            session.pinged = now
+            session.tell(Ping())
+
+    def _lose(self, session: Session, reason: str) -> None:
+        """End the session; its rows are the hub's to interrupt."""
+        self._sessions.pop((id(session.link), session.address), None)
+        session.broken = ""
+        session.tell(Goodbye(reason=reason))
+        session.broken = reason
+        self._counters.peers_lost += 1
+        self._log.warning("peer lost", peer=session.name, reason=reason)
+        self._events.peer_lost(session, reason)

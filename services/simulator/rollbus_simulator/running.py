@@ -1,0 +1,139 @@
+"""Per row of a slice: the running episode, and what became of the last decision.
+
+Symbols: N rows, R selected rows, M of them just ended, C environment steps per decision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rollbus_wire.messages import Arrays
+from rollbus_wire.spec import EnvSpec
+
+from rollbus_simulator.episodes import Ended
+from rollbus_simulator.frames import Rows
+
+
+class Running:
+    """The episode each row is in."""
+
+    def __init__(self, num_rows: int, has_success: bool) -> None:
+        self.episode = np.zeros(num_rows, np.int64)
+        self.seed = np.zeros(num_rows, np.int64)
+        #: Steps taken in the episode.
+        self.step = np.zeros(num_rows, np.int32)
+        self.ret = np.zeros(num_rows, np.float64)
+        self._has_success = has_success
+        self._once = np.zeros(num_rows, bool)
+        self._at_end = np.zeros(num_rows, bool)
+
+    def begin(self, place: int, episode: int, seed: int) -> None:
+        """``episode`` starts in ``place``."""
+        self.episode[place], self.seed[place] = episode, seed
+        self.step[place], self.ret[place] = 0, 0.0
+        self._once[place] = self._at_end[place] = False
+
+    def advance(self, rows: Rows, reward: np.ndarray, success: np.ndarray | None) -> None:
+        """One environment step on ``rows`` gave ``reward`` [R]."""
+        self.step[rows] += 1
+        self.ret[rows] += reward
+        if self._has_success and success is not None:
+            success = success.astype(bool, copy=False)
+            self._once[rows] |= success
+            self._at_end[rows] = success
+
+    def ended(self, place: int) -> Ended:
+        """What became of the episode in ``place``."""
+        known = self._has_success
+        return Ended(
+            int(self.episode[place]),
+            int(self.seed[place]),
+            float(self.ret[place]),
+            int(self.step[place]),
+            bool(self._once[place]) if known else None,
+            bool(self._at_end[place]) if known else None,
+        )
+
+
+class Decided:
+    """The outcome of each row's last decision, until a tick has told it."""
+
+    def __init__(self, spec: EnvSpec, num_rows: int) -> None:
+        n = num_rows
+        self.num_steps = np.zeros(n, np.int32)
+        #: Steps the decision asked for.
+        self.count = np.ones(n, np.int32)
+        self.reward = np.zeros((n, 1), np.float32)
+        self.terminated, self.truncated, self.interrupted = (np.zeros(n, bool) for _ in range(3))
+        self.final = np.zeros(n, bool)
+        self.final_obs: Arrays = {
+            key: np.zeros((n, *item.shape), item.dtype) for key, item in spec.observation.items()
+        }
+        self.final_return = np.zeros(n, np.float32)
+        self.final_length = np.zeros(n, np.int32)
+        self.final_once = np.full(n, -1, np.int8)
+        self.final_at_end = np.full(n, -1, np.int8)
+        self._no_final = self._finals(np.zeros(0, np.int64), np.zeros(0, np.int32))
+
+    def begin(self, rows: Rows, num_actions: int) -> None:
+        """A decision of ``num_actions`` environment steps is being executed on ``rows``."""
+        width = self.reward.shape[1]
+        if width != num_actions and (width < num_actions or isinstance(rows, slice)):
+            wider = np.zeros((len(self.reward), num_actions), np.float32)
+            if not isinstance(rows, slice):
+                wider[:, :width] = self.reward
+            self.reward = wider
+        self.clear(rows)
+        self.count[rows] = num_actions
+
+    def clear(self, rows: Rows) -> None:
+        """``rows`` have no outcome to tell."""
+        self.num_steps[rows] = 0
+        self.reward[rows] = 0
+        self.terminated[rows] = self.truncated[rows] = self.interrupted[rows] = False
+        self.final[rows] = False
+
+    def end(self, places: np.ndarray, final_obs: Arrays, episodes: list[Ended]) -> None:
+        """Episodes ended in ``places``; ``final_obs`` [M, ...] is what they ended with."""
+        self.final[places] = True
+        for key, array in self.final_obs.items():
+            array[places] = final_obs[key]
+        self.final_return[places] = [e.ret for e in episodes]
+        self.final_length[places] = [e.length for e in episodes]
+        self.final_once[places] = [_flag(e.success_once) for e in episodes]
+        self.final_at_end[places] = [_flag(e.success_at_end) for e in episodes]
+
+    def fields(self, rows: Rows) -> dict[str, Any]:
+        """The fields of a `Tick` that tell the outcomes of ``rows``; all are copies."""
+        final = self.final[rows]
+        fields: dict[str, Any] = {
+            "num_steps": _copy(self.num_steps, rows),
+            "reward": _copy(self.reward, rows),
+            "terminated": _copy(self.terminated, rows),
+            "truncated": _copy(self.truncated, rows),
+            "interrupted": _copy(self.interrupted, rows),
+        }
+        if not final.any():
+            return fields | self._no_final
+        inside = np.flatnonzero(final)
+        places = inside if isinstance(rows, slice) else rows[inside]
+        return fields | self._finals(places, inside.astype(np.int32))
+
+    def _finals(self, places: np.ndarray, inside: np.ndarray) -> dict[str, Any]:
+        return {
+            "final": inside,
+            "final_obs": {key: array[places] for key, array in self.final_obs.items()},
+            "final_return": self.final_return[places],
+            "final_length": self.final_length[places],
+            "final_success_once": self.final_once[places],
+            "final_success_at_end": self.final_at_end[places],
+        }
+
+
+def _copy(array: np.ndarray, rows: Rows) -> np.ndarray:
+    return array.copy() if isinstance(rows, slice) else array[rows]
+
+
+def _flag(success: bool | None) -> int:
+    return -1 if success is None else int(success)

@@ -1,0 +1,395 @@
+"""A slice: rows that tick together, and the state machine of each of its rows.
+
+    EMPTY -> IDLE -> RESETTING -> READY -> TICKED -> STEPPING -> READY ...
+                         ^                               |
+                         +------ the episode ended ------+
+
+EMPTY: no peer has the row. IDLE: there is no episode to run. READY: the row waits for a tick.
+TICKED: it waits for an act. Symbols: N rows, R selected rows, C environment steps per decision.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from rollbus_wire.errors import SpecError
+from rollbus_wire.messages import Act, Arrays, Attached, Detached, Outcome, Tick
+from rollbus_wire.spec import EnvSpec
+
+from rollbus_simulator.acts import ActCheck
+from rollbus_simulator.counters import Counters
+from rollbus_simulator.episodes import EpisodeSource
+from rollbus_simulator.frames import ALL, Frames, Rows
+from rollbus_simulator.holders import Holder, Tenure, UnknownSlice
+from rollbus_simulator.outcomes import OutcomeCheck, subset
+from rollbus_simulator.running import Decided, Running
+from rollbus_simulator.seats import Seats
+from rollbus_simulator.sessions import Request, Session
+
+EMPTY, IDLE, RESETTING, STEPPING, READY, TICKED = range(6)
+
+
+@dataclass(frozen=True)
+class SliceSettings:
+    """What all slices of a hub share."""
+
+    #: Steps after which an episode is truncated; 0: the environment's own limit.
+    time_limit: int = 0
+    action_repeat: int = 1
+    frame_stack: int = 1
+    #: A tick closes this long after its first row; 0: it waits for all.
+    tick_deadline_s: float = 0.0
+    #: Whether steps may be recorded.
+    record: bool = True
+
+
+class Slice:
+    """``num_rows`` rows; row 0 is the hub's ``first_row``."""
+
+    def __init__(
+        self, name: str, num_rows: int, first_row: int, spec: EnvSpec, settings: SliceSettings,
+        episodes: EpisodeSource, counters: Counters, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.name, self.num_rows, self.first_row, self.spec = name, num_rows, first_row, spec
+        self.settings, self._episodes, self._counters, self._clock = settings, episodes, counters, clock
+        self.tenure, self.tick = Tenure(), 0
+        #: Whether all rows had a peer once, and one still has.
+        self.available = False
+        limits = [n for n in (settings.time_limit, spec.time_limit) if n]
+        self._limit = min(limits, default=0)
+        self._late_observe = spec.late_observe == "exact"
+        self._acts, self._check = ActCheck(name, num_rows, spec.action), OutcomeCheck(spec)
+        self.state = np.full(num_rows, EMPTY, np.int8)
+        self._running = Running(num_rows, spec.has_success)
+        self._decided = Decided(spec, num_rows)
+        self._frames = Frames(spec, num_rows, settings.frame_stack)
+        self.carry: np.ndarray | None = None
+        #: A decision was acted on and no tick has told its outcome.
+        self._pending = np.zeros(num_rows, bool)
+        #: No tick yet under this fence.
+        self._fresh = np.ones(num_rows, bool)
+        self._queue = np.zeros((num_rows, 1, *spec.action.shape), spec.action.dtype)
+        self.seats = Seats(num_rows)
+        self._places = np.arange(num_rows, dtype=np.int32)
+        self._places.flags.writeable = False
+        self._first_ready = 0.0
+
+    # --- seats -----------------------------------------------------------------------------
+
+    def seat(self, places: list[int], session: Session, peer_rows: list[int]) -> None:
+        """``session`` serves ``places`` with its own ``peer_rows``; their episodes begin."""
+        self.seats.fill(places, session, peer_rows)
+        self.available = self.available or not self.seats.empty
+        self.state[places] = IDLE
+        self.begin_idle()
+
+    def lost(self, session: Session) -> None:
+        """``session`` is gone: its rows end interrupted and wait for another peer."""
+        places = self.seats.of(session)
+        if not places:
+            return
+        gone = np.asarray(places, np.int32)
+        self._interrupt(gone)
+        self.state[gone] = EMPTY
+        self.seats.vacate(places)
+        if len(self.seats.empty) == self.num_rows:
+            self.available = False
+            self.close("all of its peers are gone")
+        self.advance()
+
+    # --- holders ---------------------------------------------------------------------------
+
+    def attach(self, holder: Holder, assignment: list[int], re: int = 0) -> Attached:
+        """Give the slice to ``holder`` under a new fence.
+
+        The caller sends what is returned, then calls `advance`. Raises `StaleAssignment` or
+        `UnknownSlice`.
+        """
+        if not self.available:
+            raise UnknownSlice(f"slice {self.name} has no peers for all of its rows yet")
+        fence = self.tenure.fence
+        former = self.tenure.take(holder, assignment)
+        if former is not None:
+            former.send(Detached(slice=self.name, fence=fence, reason="another actor attached"))
+        self._counters.straddled += int((self._pending & ~self._fresh).sum())
+        self._fresh[:] = True
+        self.state[self.state == TICKED] = READY
+        return Attached(
+            slice=self.name, fence=self.tenure.fence, num_rows=self.num_rows,
+            spec=self.spec.to_data(), record=self.settings.record,
+            carry=None if self.carry is None else self.carry.copy(),
+            history=self._frames.history(),
+        )  # fmt: skip
+
+    def detach(self, fence: int) -> None:
+        """The holder of ``fence`` gives the slice up."""
+        if fence == self.tenure.fence:
+            self.tenure.holder = None
+            self.state[self.state == TICKED] = READY
+
+    def close(self, reason: str) -> None:
+        """Take the slice from its holder."""
+        if self.tenure.holder is not None:
+            self.tenure.holder.send(Detached(self.name, self.tenure.fence, reason))
+            self.detach(self.tenure.fence)
+
+    # --- ticks and acts --------------------------------------------------------------------
+
+    def advance(self) -> bool:
+        """Send a tick if one is due; whether one was sent."""
+        holder, state = self.tenure.holder, self.state
+        if holder is None:
+            return False
+        ready = state == READY
+        if ready.all():
+            rows: Rows = ALL
+            places = self._places
+        else:
+            if not ready.any() or (state == TICKED).any():
+                return False
+            late = (state == RESETTING) | (state == STEPPING)
+            if late.any() and not self._overdue():
+                return False
+            rows = places = np.flatnonzero(ready).astype(np.int32)
+        self.tick += 1
+        self._counters.ticks += 1
+        if not holder.send(self._tick(rows, places)):
+            self.detach(self.tenure.fence)
+        return True
+
+    def wake_in_s(self) -> float:
+        """Seconds after which `advance` may send a tick without its late rows."""
+        if not self._first_ready or self.tenure.holder is None or (self.state == TICKED).any():
+            return math.inf
+        return max(0.0, self._first_ready + self.settings.tick_deadline_s - self._clock())
+
+    def _overdue(self) -> bool:
+        """Whether the tick closes without its late rows."""
+        deadline = self.settings.tick_deadline_s
+        return deadline > 0 and self._clock() - self._first_ready >= deadline
+
+    def _tick(self, rows: Rows, places: np.ndarray) -> Tick:
+        fresh = self._fresh[rows]
+        if fresh.any():
+            self._decided.clear(places[fresh])
+            self._fresh[rows] = False
+        self._pending[rows] = False
+        self.state[rows] = TICKED
+        self._first_ready = 0.0
+        running = self._running
+        return Tick(
+            slice=self.name, fence=self.tenure.fence, tick=self.tick, rows=places,
+            obs=self._frames.newest(rows), episode=running.episode[places],
+            step=running.step[places], seed=running.seed[places], **self._decided.fields(rows),
+        )  # fmt: skip
+
+    def act(self, act: Act) -> None:
+        """Execute a decision, at most once. Raises `SpecError`, and then nothing is executed."""
+        if act.fence != self.tenure.fence:
+            self._counters.stale_acts += 1
+            return
+        places = act.rows
+        whole = places.shape == self._places.shape and bool((places == self._places).all())
+        if not whole:
+            places = self._acts.places(places)
+        waiting = self.state[places] == TICKED
+        if act.tick != self.tick or not waiting.all():
+            self._refuse_again(act, places, waiting)
+            return
+        action = self._acts.action(act, places)
+        rows: Rows = ALL if whole else places
+        if act.carry is not None:
+            self._keep_carry(act.carry, rows, len(places))
+        queue = action if act.chunked else action[:, None]
+        if self.settings.action_repeat > 1:
+            queue = np.repeat(queue, self.settings.action_repeat, axis=1)
+        num_actions = queue.shape[1]
+        self._frames.push(rows)
+        self._decided.begin(rows, num_actions)
+        self._pending[rows] = True
+        self.state[rows] = STEPPING
+        if self.settings.tick_deadline_s and (self.state == READY).any():
+            self._first_ready = self._clock()
+        if num_actions == 1:
+            self.seats.ask(self, "step", places, queue[:, 0])
+            return
+        if self._queue.shape[1] < num_actions:
+            wider = np.zeros((self.num_rows, num_actions, *action.shape[1 + act.chunked :]), action.dtype)
+            wider[:, : self._queue.shape[1]] = self._queue
+            self._queue = wider
+        self._queue[rows, :num_actions] = queue
+        self._step_queued(places)
+
+    def _refuse_again(self, act: Act, places: np.ndarray, waiting: np.ndarray) -> None:
+        """Part of an act is not awaited; the rows that do wait get theirs."""
+        if act.tick != self.tick:
+            self._counters.duplicate_acts += 1
+            return
+        cut = self._decided.interrupted[places]
+        self._counters.stale_acts += int(cut.any())
+        self._counters.duplicate_acts += int((~waiting & ~cut).any())
+        if waiting.any():
+            self._acts.action(act, places)
+            if act.carry is not None:
+                self._acts.carry(act.carry, len(places), None)
+            self.act(
+                Act(
+                    act.slice, act.fence, act.tick, places[waiting], act.action[waiting],
+                    None if act.carry is None else act.carry[waiting], act.chunked,
+                )
+            )  # fmt: skip
+
+    def _keep_carry(self, carry: np.ndarray, rows: Rows, num: int) -> None:
+        known = None if self.carry is None else self.carry.shape[1]
+        size = self._acts.carry(carry, num, known)
+        if self.carry is None:
+            self.carry = np.zeros((self.num_rows, size), np.uint8)
+        self.carry[rows] = carry
+
+    def _step_queued(self, places: np.ndarray) -> None:
+        """The next queued action on each of ``places``."""
+        done = self._decided.num_steps[places]
+        observe = not self._late_observe or bool((done + 1 >= self._decided.count[places]).any())
+        if self._limit and not observe:
+            observe = bool((self._running.step[places] + 1 >= self._limit).any())
+        self.seats.ask(self, "step", places, self._queue[places, done], observe)
+
+    # --- episodes --------------------------------------------------------------------------
+
+    def begin_idle(self) -> None:
+        """Rows without an episode take one, if there are any now."""
+        idle = np.flatnonzero(self.state == IDLE).astype(np.int32)
+        if len(idle) and self._episodes.waiting:
+            self._begin(idle)
+
+    def _begin(self, places: np.ndarray) -> None:
+        """The next episode of each of ``places``."""
+        started = []
+        for place in places:
+            episode = self._episodes.next(self.first_row + int(place))
+            if episode is None:
+                self.state[place] = IDLE
+            else:
+                self._running.begin(int(place), *episode)
+                started.append(place)
+        if not started:
+            return
+        chosen = np.asarray(started, np.int32)
+        if self.carry is not None:
+            self.carry[chosen] = 0
+        self.state[chosen] = RESETTING
+        self.seats.ask(self, "reset", chosen, self._running.seed[chosen])
+
+    # --- hearing from peers ----------------------------------------------------------------
+
+    def outcome(self, request: Request, message: Outcome) -> bool:
+        """The answer of a peer; whether all its numbers are finite.
+
+        Raises `SpecError` if it is not what the spec states.
+        """
+        num = len(request.places)
+        if message.rows is not request.peer_rows and not np.array_equal(message.rows, request.peer_rows):
+            raise SpecError(f"the outcome is of rows {message.rows.tolist()}, not of those asked for")
+        stepped = request.kind == "step"
+        flags = self._check.flags(message, num) if stepped else None
+        obs = self._check.obs(message, num) if request.observed else None
+        finite = self._check.finite(flags[0] if flags else None, obs)
+        if finite is not None:
+            bad = request.places[~finite]
+            self._counters.non_finite += len(bad)
+            good = request.places[finite]
+            if len(good):
+                part = Request(request.kind, self, good, request.peer_rows[finite], request.observed)
+                self.outcome(part, subset(message, finite))
+            self._interrupt(bad)
+            self._begin(bad)
+        elif flags is not None:
+            self._stepped(request.places, flags, message.success, obs)
+        elif obs is not None and request.kind == "reset":
+            rows: Rows = ALL if num == self.num_rows else request.places
+            self._frames.begin(rows, obs)
+            self._make_ready(rows)
+        elif obs is not None:
+            self._end(request.places, obs)
+        self.advance()
+        return finite is None
+
+    def failed(self, request: Request, reason: str) -> None:
+        """The environment raised: the episodes of these rows are cut and others begin."""
+        self._interrupt(request.places)
+        self._begin(request.places)
+
+    def _make_ready(self, rows: Rows) -> None:
+        self.state[rows] = READY
+        if self.settings.tick_deadline_s and not self._first_ready:
+            self._first_ready = self._clock()
+
+    def _stepped(
+        self, places: np.ndarray, flags: tuple[np.ndarray, np.ndarray, np.ndarray],
+        success: np.ndarray | None, obs: Arrays | None,
+    ) -> None:  # fmt: skip
+        reward, terminated, truncated = flags
+        rows: Rows = ALL if len(places) == self.num_rows else places
+        decided, running = self._decided, self._running
+        self._counters.steps += len(places)
+        running.advance(rows, reward, success)
+        position = decided.num_steps[places]
+        decided.reward[places, position] = reward
+        decided.num_steps[rows] = position + 1
+        if self._limit:
+            truncated = truncated | (running.step[rows] >= self._limit)
+        done = terminated | truncated
+        more = position + 1 < decided.count[rows]
+        if not done.any() and not more.any() and obs is not None:
+            self._frames.take(rows, obs)
+            self._make_ready(rows)
+            return
+        more &= ~done
+        rest = ~(done | more)
+        if rest.any() and obs is not None:
+            self._frames.take(places[rest], {key: array[rest] for key, array in obs.items()})
+            self._make_ready(places[rest])
+        if more.any():
+            self._step_queued(places[more])
+        if done.any():
+            ended = places[done]
+            decided.terminated[ended] = terminated[done]
+            decided.truncated[ended] = (truncated & ~terminated)[done]
+            if obs is None:
+                self.seats.ask(self, "observe", ended)
+            else:
+                self._end(ended, {key: array[done] for key, array in obs.items()})
+
+    def _end(self, places: np.ndarray, final_obs: Arrays) -> None:
+        """Episodes are over and the next ones begin."""
+        ended = [self._running.ended(int(place)) for place in places]
+        self._decided.end(places, final_obs, ended)
+        for place, episode in zip(places, ended, strict=True):
+            self._counters.episodes += 1
+            self._counters.returns.append(episode.ret)
+            self._counters.lengths.append(episode.length)
+            self._episodes.ended(self.first_row + int(place), episode)
+        self._begin(places)
+
+    def _interrupt(self, places: np.ndarray) -> None:
+        """The episodes of ``places`` are cut; no outcome of theirs is told as one."""
+        for place in places:
+            state = self.state[place]
+            if state in (EMPTY, IDLE):
+                continue
+            running, decided = self._running, self._decided
+            self._counters.interrupted += 1
+            self._episodes.interrupted(
+                self.first_row + int(place), int(running.episode[place]), int(running.seed[place])
+            )
+            if state == TICKED:
+                decided.clear(places[places == place])
+            # An episode that nobody has acted in was never seen: the last outcome stands.
+            if state in (TICKED, STEPPING) or (state == READY and running.step[place]):
+                decided.interrupted[place] = True
+                decided.terminated[place] = decided.truncated[place] = False
+            self.state[place] = IDLE
