@@ -1,0 +1,119 @@
+"""Value functions that algorithms and policies build: V(s) and ensembles of Q(s, a)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rollbus_policies._networks import ACTIVATIONS, VALUE_GAIN, Mlp, linear
+from rollbus_policies._normaliser import Normalisers
+from rollbus_policies._transforms import VectorInput, group_keys
+from rollbus_wire.errors import SpecError
+from rollbus_wire.spec import EnvSpec
+
+
+class ValueNet(nn.Module):
+    """V from a vector: [..., size_in] -> [...]."""
+
+    def __init__(self, size_in: int, hidden: Sequence[int], activation: str, init: str) -> None:
+        super().__init__()
+        self.body = Mlp(size_in, hidden, activation, init)
+        self.output = linear(self.body.size, 1, init, VALUE_GAIN)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(self.body(x), self.output.weight, self.output.bias).squeeze(-1)
+
+
+class _EnsembleLinear(nn.Module):
+    """M layers at once: [M, L, in] -> [M, L, out]; each as torch initialises one `nn.Linear`."""
+
+    def __init__(self, num_heads: int, size_in: int, size_out: int) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(size_in)
+        self.weight = nn.Parameter(torch.empty(num_heads, size_in, size_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_heads, 1, size_out).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class QEnsemble(nn.Module):
+    """M independent action-value functions, evaluated together.
+
+    Reads the observations of one group and an action in [-1, 1] units (`squash` of a stored one).
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num_heads: int,
+        hidden: Sequence[int],
+        *,
+        frame_stack: int = 1,
+        activation: str = "relu",
+        group: str = "policy",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        if spec.action.kind != "continuous":
+            raise SpecError(f"{spec.name}: Q(s, a) needs continuous actions, these are {spec.action.kind}")
+        self.num_heads = num_heads
+        self._inputs = VectorInput(spec, group_keys(spec, group), frame_stack)
+        self._activation, self._action_dims = ACTIVATIONS[activation], len(spec.action.shape)
+        sizes = [self._inputs.size + spec.action.size, *hidden]
+        self.layers = nn.ModuleList(_EnsembleLinear(num_heads, a, b) for a, b in zip(sizes, sizes[1:]))
+        self.output = _EnsembleLinear(num_heads, sizes[-1], 1)
+        self.norms = nn.ParameterList()
+        if layer_norm:
+            for size in sizes[1:]:
+                self.norms.append(nn.Parameter(torch.ones(num_heads, 1, size)))
+                self.norms.append(nn.Parameter(torch.zeros(num_heads, 1, size)))
+
+    def forward(
+        self,
+        batch: Mapping[str, Tensor],
+        action: Tensor,
+        prefix: str = "obs/",
+        normalisers: Normalisers | None = None,
+    ) -> Tensor:
+        """float32 [M, ...] for ``batch[prefix + key]`` [..., ...] and ``action`` [..., *shape].
+
+        ``normalisers``: the policy's, to see observations as the policy does; None: raw ones.
+        """
+        obs = self._inputs({key: batch[prefix + key] for key in self._inputs.keys}, normalisers)
+        lead = obs.shape[:-1]
+        flat = torch.cat([obs, action.reshape(*lead, -1)], -1).reshape(1, -1, self.layers_in)
+        x = flat.expand(self.num_heads, -1, -1)
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            if len(self.norms):
+                x = torch.addcmul(
+                    self.norms[2 * i + 1], functional.layer_norm(x, x.shape[-1:]), self.norms[2 * i]
+                )
+            x = self._activation(x)
+        return self.output(x).reshape(self.num_heads, *lead)
+
+    @property
+    def layers_in(self) -> int:
+        """Width of observation and action together."""
+        first = self.layers[0] if len(self.layers) else self.output
+        return int(first.weight.shape[1])  # type: ignore[union-attr,index]
+
+
+def make_q(
+    config: Any, spec: EnvSpec, num_heads: int, frame_stack: int = 1, *, layer_norm: bool = False
+) -> QEnsemble:
+    """`QEnsemble` with ``config.critic_hidden`` and, where ``config`` states it, its ``critic_group``."""
+    return QEnsemble(
+        spec,
+        num_heads,
+        config.critic_hidden,
+        frame_stack=frame_stack,
+        group=getattr(config, "critic_group", "policy"),
+        layer_norm=layer_norm,
+    )

@@ -1,0 +1,39 @@
+"""Convolutions over images (Mnih et al. 2015); other observations join behind them.
+
+A shared critic, the default, is a layer on the policy's features; an own one has its own convolutions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rollbus_policies._config import Activation, ActorCriticConfig
+from rollbus_wire.spec import EnvSpec
+
+needs = ("torch",)
+
+
+class Config(ActorCriticConfig):
+    """Settings of the cnn policy."""
+
+    name: str = "cnn"
+    architecture: Literal["auto", "nature", "small"] = Field(
+        "auto", description="Convolutions; auto: nature for images from 36x36 on, small below."
+    )
+    feature_size: int = Field(
+        0, ge=0, description="Width behind the convolutions; 0: 512 for nature, 128 for small."
+    )
+    hidden: list[int] = Field([], description="Widths of further layers.")
+    activation: Activation = Field("relu", description="Activation of the further layers.")
+    critic: Literal["own", "shared"] = Field(
+        "shared", description="Whether the value function has convolutions of its own."
+    )
+
+
+def make(config: Config, spec: EnvSpec, *, critic: bool, frame_stack: int = 1) -> Any:
+    """The policy module for environment ``spec``, with or without its value function."""
+    from rollbus_policies._families import CnnPolicy
+
+    return CnnPolicy(config, spec, critic=critic, frame_stack=frame_stack)

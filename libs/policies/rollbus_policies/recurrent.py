@@ -1,0 +1,31 @@
+"""Perceptron and GRU (Cho et al. 2014). The hidden state travels as carry between decisions.
+
+An own critic reads observations and the detached hidden state, so that its gradient does not reach
+the memory; a shared one is a layer on the hidden state, with gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from rollbus_policies._config import ActorCriticConfig
+from rollbus_wire.spec import EnvSpec
+
+needs = ("torch",)
+
+
+class Config(ActorCriticConfig):
+    """Settings of the recurrent policy."""
+
+    name: str = "recurrent"
+    hidden: list[int] = Field([64], description="Widths of the layers before the GRU.")
+    state_size: int = Field(64, ge=1, description="Width of the GRU.")
+
+
+def make(config: Config, spec: EnvSpec, *, critic: bool, frame_stack: int = 1) -> Any:
+    """The policy module for environment ``spec``, with or without its value function."""
+    from rollbus_policies._families import RecurrentPolicy
+
+    return RecurrentPolicy(config, spec, critic=critic, frame_stack=frame_stack)
