@@ -1,0 +1,111 @@
+"""Test an environment against the contract: ``python -m rollbus_wire.check module:factory``.
+
+`check_env` runs the environment as a hub would and reports each broken promise: what, the value,
+where, and what to do. Nothing here knows a particular environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Callable, List, Optional, Sequence
+
+from .checker import Checker
+from .checks import CHECKS
+from .errors import RollbusError, SpecError
+
+
+@dataclass
+class Problem:
+    """One broken promise."""
+
+    check: str
+    text: str
+
+    def __str__(self) -> str:
+        return "%s: %s" % (self.check, self.text)
+
+
+@dataclass
+class Report:
+    """What `check_env` found."""
+
+    name: str
+    passed: List[str] = field(default_factory=list)
+    #: Checks that do not apply, with the reason.
+    skipped: List[str] = field(default_factory=list)
+    problems: List[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the environment keeps the contract as far as was seen."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        lines = ["%s: %s" % (self.name, "ok" if self.ok else "%d problems" % len(self.problems))]
+        lines += ["  ok       %s" % name for name in self.passed]
+        lines += ["  skipped  %s" % text for text in self.skipped]
+        lines += ["  PROBLEM  %s" % problem for problem in self.problems]
+        return "\n".join(lines)
+
+
+def check_env(make_env: Callable[..., Any], num_rows: int = 2, steps: int = 200) -> Report:
+    """Run ``make_env`` through all checks.
+
+    ``make_env`` makes one Gymnasium-style environment (called per row) or a batched `Env`; if it
+    has a required argument, it gets the number of rows. Several instances are made in turn.
+    """
+    checker = Checker(make_env, num_rows, steps)
+    report = Report(checker.spec.name)
+    try:
+        for name, check, reason_to_skip in CHECKS:
+            try:
+                reason = reason_to_skip(checker)
+                texts = [] if reason else list(check(checker))
+            except Exception as error:  # noqa: BLE001 - whatever an environment raises is reported
+                reason, texts = "", ["raised %s: %s" % (type(error).__name__, error)]
+            if reason:
+                report.skipped.append("%s: %s" % (name, reason))
+            elif texts:
+                report.problems += [Problem(name, text) for text in texts]
+            else:
+                report.passed.append(name)
+    finally:
+        checker.env.close()
+    return report
+
+
+def load_factory(path: str) -> Callable[..., Any]:
+    """The attribute that ``module:attribute`` names."""
+    module, _, attribute = path.partition(":")
+    if not module or not attribute:
+        raise SpecError("%r is not module:factory, for example my_env:make" % path)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise SpecError("cannot import %r: %s; run it where it can be imported" % (module, error)) from None
+    except AttributeError:
+        raise SpecError("module %r has no %r" % (module, attribute)) from None
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Command line; 1 if the environment breaks the contract, 2 if it cannot be made."""
+    parser = argparse.ArgumentParser(prog="python -m rollbus_wire.check", description=__doc__)
+    parser.add_argument("factory", help="module:factory")
+    parser.add_argument("--num-rows", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=200)
+    given = parser.parse_args(arguments)
+    sys.path.insert(0, "")
+    try:
+        report = check_env(load_factory(given.factory), given.num_rows, given.steps)
+    except RollbusError as error:
+        print("error: %s" % error, file=sys.stderr)
+        return 2
+    print(report)
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

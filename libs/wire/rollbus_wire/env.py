@@ -1,0 +1,230 @@
+"""The batched environment contract, and `Rows`, which adapts Gymnasium-style environments to it.
+
+Symbols: R rows of one request; ``rows`` is int32 [R] of distinct places in ``[0, num_rows)``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from .actions import ActionBounds, validate_actions
+from .errors import RollbusError, SpecError
+from .spaces import Observations, action_spec
+from .spec import EnvSpec
+
+__all__ = [
+    "ActionBounds", "Env", "RowFailed", "Rows", "StepResult", "as_env", "validate_actions",
+]  # fmt: skip
+
+Arrays = Dict[str, np.ndarray]
+
+
+class StepResult(NamedTuple):
+    """What one step of R rows gave."""
+
+    #: [R, ...] per key, or None if it was not asked for.
+    obs: Optional[Arrays]
+    #: float32 [R].
+    reward: np.ndarray
+    #: bool [R] each.
+    terminated: np.ndarray
+    truncated: np.ndarray
+    #: bool [R], where the spec has it.
+    success: Optional[np.ndarray] = None
+
+
+class RowFailed(RollbusError):
+    """The environment of one row raised; its exception is the cause."""
+
+    code = "env"
+
+
+class Env:
+    """Many rows of one environment. It never resets by itself.
+
+    Arrays that a method returns are given away: the environment does not touch them again.
+    """
+
+    spec: EnvSpec
+    num_rows: int
+
+    def reset(self, rows: np.ndarray, seeds: np.ndarray, options: Sequence[Any]) -> Arrays:
+        """Start an episode on ``rows`` from ``seeds`` int64 [R]; observations [R, ...] per key.
+
+        ``options`` holds one map per row, or is empty.
+        """
+        raise NotImplementedError
+
+    def step(self, rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:
+        """One step of ``rows`` with valid ``actions`` [R, ...]; without ``observe`` no obs."""
+        raise NotImplementedError
+
+    def observe(self, rows: np.ndarray) -> Arrays:
+        """Observations [R, ...] of ``rows`` as they are now."""
+        raise NotImplementedError
+
+    def get_state(self, rows: np.ndarray) -> List[bytes]:
+        """The whole state of each of ``rows``."""
+        raise SpecError("%s cannot give its state" % self.spec.name)
+
+    def set_state(self, rows: np.ndarray, states: Sequence[bytes]) -> Arrays:
+        """Put ``rows`` into ``states`` that `get_state` gave; their observations."""
+        raise SpecError("%s cannot be put into a state" % self.spec.name)
+
+    def close(self) -> None:
+        """Give everything back. A robot goes to its safe state here."""
+
+
+class Rows(Env):
+    """Gymnasium-style environments, one per row.
+
+    Flat observations get the key "obs", maps are flattened to "a/b", float64 becomes float32, a
+    discrete observation becomes one-hot. The time limit of the wrappers goes into the spec and is
+    kept by the hub. ``has_success``: success is in ``info`` under "success" or "is_success"; None
+    reads an attribute ``has_success`` of the environment.
+    """
+
+    def __init__(self, envs: Sequence[Any], *, name: str = "", has_success: Optional[bool] = None) -> None:
+        if not envs:
+            raise SpecError("no environments: the number of rows must be at least 1")
+        stripped = [_strip(env) for env in envs]
+        self.envs = [env for env, _ in stripped]
+        self.num_rows = len(self.envs)
+        first, limit = stripped[0]
+        self._observations = Observations(first.observation_space)
+        action, self._to_env = action_spec(first.action_space)
+        if has_success is None:
+            has_success = any(bool(getattr(e, "has_success", False)) for e in _chain(first))
+        registered = getattr(first, "spec", None)
+        self.spec = EnvSpec(
+            name=name or getattr(registered, "id", None) or type(_chain(first)[-1]).__name__,
+            observation=self._observations.specs,
+            action=action,
+            time_limit=limit,
+            internal_truncation=not limit,
+            deterministic=not getattr(registered, "nondeterministic", False),
+            has_success=has_success,
+        )
+        self._steps = [env.step for env in self.envs]
+        self._latest: List[Any] = [None] * self.num_rows
+        self._warned = False
+
+    def reset(self, rows: np.ndarray, seeds: np.ndarray, options: Sequence[Any]) -> Arrays:
+        given = options or [None] * len(rows)
+        places = rows.tolist()
+        for row, seed, option in zip(places, np.asarray(seeds).tolist(), given):
+            try:
+                self._latest[row], _ = self.envs[row].reset(seed=seed, options=option)
+            except Exception as error:
+                raise _failed("reset", row, error) from error
+        return self._observations.gather([self._latest[row] for row in places])
+
+    def step(self, rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:
+        places, given = rows.tolist(), self._to_env(actions)
+        count, latest, steps = len(places), self._latest, self._steps
+        reward = np.empty(count, np.float32)
+        terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        success = np.zeros(count, np.bool_) if self.spec.has_success else None
+        row = -1
+        try:
+            for i, row in enumerate(places):
+                latest[row], reward[i], ended, cut, info = steps[row](given[i])
+                if ended or cut:
+                    terminated[i], truncated[i] = ended, cut
+                    self._at_end(info)
+                if success is not None:
+                    success[i] = bool(info.get("success", info.get("is_success", False)))
+        except Exception as error:
+            raise _failed("step", row, error) from error
+        obs = self._observations.gather([latest[row] for row in places]) if observe else None
+        return StepResult(obs, reward, terminated, truncated, success)
+
+    def observe(self, rows: np.ndarray) -> Arrays:
+        return self._observations.gather([self._latest[row] for row in rows.tolist()])
+
+    def close(self) -> None:
+        for env in self.envs:
+            if hasattr(env, "close"):
+                env.close()
+
+    def _at_end(self, info: Any) -> None:
+        for key in ("final_obs", "final_observation", "terminal_observation"):
+            if key in info:
+                raise SpecError(
+                    "info has %r at the end of an episode: the environment resets itself; remove "
+                    "its auto-reset wrapper, the hub resets" % key
+                )
+        if not self.spec.has_success and not self._warned:
+            if "success" in info or "is_success" in info:
+                self._warned = True
+                warnings.warn(
+                    "%s reports success in info, but success is not declared and is ignored; set "
+                    "has_success = True on the environment" % self.spec.name
+                )
+
+
+def as_env(env_or_factory: Any, num_rows: int = 1) -> Env:
+    """A batched environment as it is, one Gymnasium-style environment, or ``num_rows`` calls."""
+    if _is_batched(env_or_factory):
+        return env_or_factory
+    if _is_single(env_or_factory):
+        if num_rows != 1:
+            raise SpecError(
+                "%d rows of one environment object; give a function that makes one, for example "
+                "run_env(lambda: MyEnv(), ..., num_rows=%d)" % (num_rows, num_rows)
+            )
+        return Rows([env_or_factory])
+    if not callable(env_or_factory):
+        raise SpecError("a %s is neither an environment nor a function that makes one" % type(env_or_factory))
+    first = env_or_factory()
+    if _is_batched(first):
+        return first
+    if not _is_single(first):
+        raise SpecError("the function gave a %s, which is no environment" % type(first).__name__)
+    return Rows([first] + [env_or_factory() for _ in range(num_rows - 1)])
+
+
+def _is_batched(env: Any) -> bool:
+    return isinstance(getattr(env, "spec", None), EnvSpec) and hasattr(env, "num_rows")
+
+
+def _is_single(env: Any) -> bool:
+    return not isinstance(env, type) and hasattr(env, "step") and hasattr(env, "reset")
+
+
+def _failed(what: str, row: int, error: Exception) -> RollbusError:
+    """A fault of the contract as it is, anything else as `RowFailed`."""
+    kind: Callable[[str], RollbusError] = SpecError if isinstance(error, SpecError) else RowFailed
+    return kind("row %d failed in %s: %s: %s" % (row, what, type(error).__name__, error))
+
+
+#: Wrappers whose duty the hub or `check_env` has.
+_SHED = ("TimeLimit", "OrderEnforcing", "PassiveEnvChecker")
+
+
+def _chain(env: Any) -> List[Any]:
+    """``env`` and what it wraps, outermost first."""
+    chain = [env]
+    while "env" in getattr(chain[-1], "__dict__", {}):
+        chain.append(chain[-1].__dict__["env"])
+    return chain
+
+
+def _strip(env: Any) -> Tuple[Any, int]:
+    """``env`` without the wrappers the hub replaces, and its time limit (0: none was there)."""
+    limit, kept = 0, []
+    for wrapper in _chain(env):
+        name = type(wrapper).__name__
+        if name == "TimeLimit" and "env" in wrapper.__dict__:
+            steps = int(getattr(wrapper, "_max_episode_steps", 0) or 0)
+            if not steps:
+                steps = int(getattr(getattr(env, "spec", None), "max_episode_steps", 0) or 0)
+            limit = min(limit or steps, steps)
+        if name not in _SHED or "env" not in wrapper.__dict__:
+            kept.append(wrapper)
+    for outer, inner in zip(kept, kept[1:]):
+        outer.env = inner
+    return kept[0], limit

@@ -1,0 +1,356 @@
+"""The environment's side of the peer plane: answer a hub, over any link, and dial in to one.
+
+`Peer` is the state machine of docs/protocol.md, "Peer plane". `run_env` is the loop a simulator
+process or a robot runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+import traceback
+from collections import OrderedDict
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+
+from .actions import ActionBounds
+from .env import Env, as_env
+from .errors import FaultReceived, PeerLost, RollbusError, SpecError, VersionMismatch, WireError
+from .link import Envelope, Link, Poller, ZmqLink, drain
+from .messages import (
+    PROTOCOL,
+    Fault,
+    GetState,
+    Goodbye,
+    Hello,
+    Message,
+    Observe,
+    Outcome,
+    Ping,
+    Pong,
+    Reset,
+    SetState,
+    Step,
+    Welcome,
+    fields_hash,
+)  # fmt: skip
+
+log = logging.getLogger("rollbus.peer")
+
+#: Replies that are kept for repeated requests.
+KEEP_REPLIES = 16
+#: A hello that nobody answers is said again after this long.
+HELLO_S = 5.0
+_POLL_S = 0.2
+_MAX_TRACEBACK = 16384
+_MAX_KNOWN_ROWS = 256
+
+
+class Peer:
+    """Answers the requests of one hub on ``link``. Not thread-safe; `poll` never waits."""
+
+    def __init__(self, env: Env, link: Link, name: str = "") -> None:
+        self.env, self.link, self.name = env, link, name
+        self.welcome: Optional[Welcome] = None
+        #: The hub's refusal, if it did not take the peer.
+        self.refusal: Optional[Fault] = None
+        #: The hub does not know this peer (it was restarted): dial in anew.
+        self.forgotten = False
+        self.goodbye: Optional[Goodbye] = None
+        #: Monotonic time of the last sign of the hub.
+        self.heard = time.monotonic()
+        self._bounds = ActionBounds(env.spec.action)
+        self._obs = {key: (np.dtype(spec.dtype), spec.shape) for key, spec in env.spec.observation.items()}
+        self._replies: OrderedDict[int, Message] = OrderedDict()
+        self._hub, self._dropped_id = "", 0
+        self._known_rows: Dict[bytes, np.ndarray] = {}
+        self._answers: Dict[type, Callable[[Any], Message]] = {
+            Reset: self._reset, Step: self._step, Observe: self._observe,
+            GetState: self._get_state, SetState: self._set_state, Ping: lambda _: Pong(),
+        }  # fmt: skip
+
+    def dial(self) -> None:
+        """Say hello."""
+        self.link.send(
+            Hello(
+                protocol=list(PROTOCOL),
+                spec=self.env.spec.to_data(),
+                num_rows=self.env.num_rows,
+                name=self.name,
+                fields_hash=fields_hash(),
+            )  # fmt: skip
+        )
+
+    def poll(self) -> bool:
+        """Answer what has arrived; whether anything had."""
+        busy = False
+        for envelope in drain(self.link):
+            busy = True
+            self._handle(envelope)
+            # A long step is no silence of the hub.
+            self.heard = time.monotonic()
+        return busy
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session is over."""
+        return self.goodbye is not None or self.refusal is not None or self.forgotten
+
+    def _handle(self, envelope: Envelope) -> None:
+        message = envelope.message
+        answer = self._answers.get(type(message))
+        if answer is not None:
+            self._reply(envelope, answer)
+        elif isinstance(message, Welcome):
+            self.welcome = message
+            self.link.run = self.link.run or envelope.run
+        elif isinstance(message, Goodbye):
+            self.goodbye = message
+        elif isinstance(message, Fault):
+            self._fault(message)
+
+    def _fault(self, fault: Fault) -> None:
+        if fault.code == "unknown-peer":
+            self.forgotten = True
+        elif self.welcome is None:
+            self.refusal = fault
+        else:
+            log.warning("the hub reports %s: %s", fault.code, fault.text)
+
+    def _reply(self, envelope: Envelope, answer: Callable[[Any], Message]) -> None:
+        if envelope.sender != self._hub:
+            self._hub, self._dropped_id = envelope.sender, 0
+            self._replies.clear()
+        reply = self._replies.get(envelope.id)
+        if reply is None:
+            if envelope.id <= self._dropped_id:
+                reply = Fault("wire", "request %d is too old to be repeated" % envelope.id)
+            else:
+                reply = self._outcome(envelope.message, answer)
+                self._replies[envelope.id] = reply
+                while len(self._replies) > KEEP_REPLIES:
+                    dropped, _ = self._replies.popitem(last=False)
+                    self._dropped_id = max(self._dropped_id, dropped)
+        try:
+            self.link.send(reply, to=envelope.peer, re=envelope.id)
+        except WireError as error:
+            self._replies[envelope.id] = fault = Fault(error.code, str(error), self.env.spec.name)
+            self.link.send(fault, to=envelope.peer, re=envelope.id)
+
+    def _outcome(self, message: Message, answer: Callable[[Any], Message]) -> Message:
+        try:
+            return answer(message)
+        except Exception as error:  # noqa: BLE001 - whatever an environment raises is its outcome
+            where = "%s %s" % (self.env.spec.name, message.kind)
+            rows = getattr(message, "rows", None)
+            if isinstance(rows, np.ndarray):
+                where += ", rows %s" % rows[:64].tolist()
+            if isinstance(error, RollbusError):
+                code, text = error.code, str(error)
+            else:
+                code, text = "env", "%s: %s" % (type(error).__name__, error)
+            log.warning("%s: %s", where, text)
+            return Fault(code, text, where, traceback.format_exc()[-_MAX_TRACEBACK:])
+
+    # --- the requests
+
+    def _reset(self, message: Reset) -> Message:
+        rows = self._rows(message.rows)
+        for label, values in (("seeds", message.seeds), ("options", message.options)):
+            if len(values) != len(rows) and (label == "seeds" or len(values)):
+                raise WireError("%d %s for %d rows" % (len(values), label, len(rows)))
+        obs = self.env.reset(rows, message.seeds, message.options)
+        return Outcome(rows=rows, obs=self._checked(obs, len(rows)))
+
+    def _step(self, message: Step) -> Message:
+        rows = self._rows(message.rows)
+        actions = self._bounds(message.actions)
+        if len(actions) != len(rows):
+            raise WireError("%d actions for %d rows" % (len(actions), len(rows)))
+        obs, reward, terminated, truncated, success = self.env.step(rows, actions, message.observe)
+        count = len(rows)
+        return Outcome(
+            rows=rows,
+            obs=self._checked(obs, count) if message.observe else None,
+            reward=_column("reward", reward, np.float32, count),
+            terminated=_column("terminated", terminated, np.bool_, count),
+            truncated=_column("truncated", truncated, np.bool_, count),
+            success=_column("success", success, np.bool_, count) if self.env.spec.has_success else None,
+        )
+
+    def _observe(self, message: Observe) -> Message:
+        rows = self._rows(message.rows)
+        return Outcome(rows=rows, obs=self._checked(self.env.observe(rows), len(rows)))
+
+    def _get_state(self, message: GetState) -> Message:
+        rows = self._rows(message.rows)
+        return Outcome(rows=rows, states=list(self.env.get_state(rows)))
+
+    def _set_state(self, message: SetState) -> Message:
+        rows = self._rows(message.rows)
+        if len(message.states) != len(rows):
+            raise WireError("%d states for %d rows" % (len(message.states), len(rows)))
+        obs = self.env.set_state(rows, message.states)
+        return Outcome(rows=rows, obs=self._checked(obs, len(rows)))
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        """``rows`` as int32 if they are distinct places of this peer."""
+        key = rows.tobytes()
+        known = self._known_rows.get(key)
+        if known is not None and known.dtype == rows.dtype and known.shape == rows.shape:
+            return known
+        good = rows.ndim == 1 and rows.size > 0 and rows.dtype.kind in "iu"
+        if good:
+            good = rows.min() >= 0 and rows.max() < self.env.num_rows
+            good = bool(good) and len(np.unique(rows)) == len(rows)
+        if not good:
+            raise WireError(
+                "rows %s (%s) are not distinct places of the %d rows here"
+                % (rows.tolist(), rows.dtype, self.env.num_rows)
+            )
+        if rows.dtype != np.int32:
+            return rows.astype(np.int32)
+        if len(self._known_rows) >= _MAX_KNOWN_ROWS:
+            self._known_rows.clear()
+        # A copy: on a local link the hub may use its array again.
+        known = self._known_rows[key] = np.array(rows)
+        known.flags.writeable = False
+        return known
+
+    def _checked(self, obs: Any, count: int) -> Dict[str, np.ndarray]:
+        """``obs`` if it is what the spec states."""
+        if not isinstance(obs, dict) or obs.keys() != self._obs.keys():
+            found = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
+            raise SpecError("observation keys are %s, the spec states %s" % (found, sorted(self._obs)))
+        for key, (dtype, shape) in self._obs.items():
+            array = obs[key]
+            if array.dtype != dtype or array.shape != (count,) + shape:
+                raise SpecError(
+                    "observation %r is %s %s, the spec states %s %s"
+                    % (key, array.dtype, list(array.shape), dtype, [count] + list(shape))
+                )
+        return obs
+
+
+def _column(name: str, values: Any, dtype: Any, count: int) -> np.ndarray:
+    """``values`` as one array [R] of ``dtype``."""
+    array = np.asarray(values)
+    if array.shape != (count,) or array.dtype.kind not in "biuf":
+        raise SpecError(
+            "%s is %s %s, the contract says %s [%d]"
+            % (name, array.dtype, list(array.shape), np.dtype(dtype), count)
+        )
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def run_env(
+    env_or_factory: Any,
+    endpoint: str,
+    num_rows: int = 1,
+    name: str = "",
+    run: str = "",
+    stop: Optional[Callable[[], bool]] = None,
+) -> None:
+    """Serve environments to the hub at ``endpoint`` until it says goodbye or ``stop()`` is true.
+
+    ``env_or_factory``: a batched `Env`, one Gymnasium-style environment, or a function that makes
+    one, called ``num_rows`` times. Waits for a hub that is not there yet and dials in again when
+    one is restarted. SIGTERM and Ctrl-C end it after the running step; the environment is closed.
+
+    Raises `VersionMismatch` if the hub speaks another protocol, `FaultReceived` if it refuses.
+    """
+    env = as_env(env_or_factory, num_rows)
+    try:
+        with _stop_signals() as signalled:
+            session_ended = False
+            while not session_ended:
+                session_ended = _session(
+                    env, endpoint, name, run, lambda: signalled() or (stop is not None and stop())
+                )
+    except KeyboardInterrupt:
+        log.info("interrupted")
+    finally:
+        env.close()
+
+
+def _session(env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool]) -> bool:
+    """One connection to a hub; whether it is the last one."""
+    link = ZmqLink.connect(endpoint, run)
+    peer = Peer(env, link, name)
+    poller = Poller()
+    poller.add(link)
+    reason = "the environment stops"
+    try:
+        peer.dial()
+        while not stop():
+            busy = peer.poll()
+            _raise_if_refused(peer)
+            if peer.goodbye is not None:
+                log.info("the hub says goodbye: %s", peer.goodbye.reason or "no reason given")
+                return True
+            patience_s = 3 * peer.welcome.heartbeat_s if peer.welcome else HELLO_S
+            if peer.forgotten or time.monotonic() - peer.heard > patience_s:
+                reason = "dials in again"
+                if peer.welcome:
+                    log.warning("nothing heard of %s for %.1f s: dial in again", endpoint, patience_s)
+                if peer.forgotten:
+                    time.sleep(_POLL_S)
+                return False
+            if not busy:
+                poller.wait(_POLL_S)
+        return True
+    except PeerLost as error:
+        log.warning("the hub at %s takes nothing: %s; dial in again", endpoint, error)
+        return False
+    finally:
+        _leave(link, reason)
+
+
+def _leave(link: ZmqLink, reason: str) -> None:
+    try:
+        link.send(Goodbye(reason))
+    except PeerLost:
+        pass
+    link.close()
+
+
+def _raise_if_refused(peer: Peer) -> None:
+    if peer.welcome is not None:
+        return
+    rejected = peer.link.rejected
+    if "version" in rejected:
+        raise VersionMismatch("the hub refuses this peer: " + peer.link.last_rejection)
+    if "foreign-run" in rejected:
+        raise FaultReceived("foreign-run", peer.link.last_rejection)
+    if peer.refusal is not None:
+        text = "the hub refuses this peer: " + peer.refusal.text
+        if peer.refusal.code == "version":
+            raise VersionMismatch(text)
+        raise FaultReceived(peer.refusal.code, text)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM or SIGINT came; a second one interrupts what is running."""
+    came: List[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before: List[Tuple[signal.Signals, Any]] = []
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before.append((number, signal.signal(number, handle)))
+        yield lambda: bool(came)
+    finally:
+        for installed, handler in before:
+            signal.signal(installed, handler)

@@ -1,0 +1,50 @@
+"""Prove that two processes see the same memory: one writes a file, the other reads it back."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from pathlib import Path
+from typing import Union
+
+PREFIX = "nonce-"
+_SIZE = 16
+
+
+def write_nonce(folder: Union[str, Path]) -> str:
+    """Write a file of random bytes into ``folder``; ``NAME:HEX`` names it and what it holds."""
+    name = PREFIX + os.urandom(8).hex()
+    content = os.urandom(_SIZE)
+    descriptor = os.open(str(Path(folder) / name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
+    return "%s:%s" % (name, content.hex())
+
+
+def same_memory(nonce: str, folder: Union[str, Path]) -> bool:
+    """Whether ``nonce``, which another process wrote, is found in this process's ``folder``.
+
+    The name is looked up in ``folder`` only: what comes from outside never chooses a path.
+    """
+    name, _, digits = nonce.partition(":")
+    if not name.startswith(PREFIX) or os.path.basename(name) != name:
+        return False
+    try:
+        expected = bytes.fromhex(digits)
+        descriptor = os.open(str(Path(folder) / name), os.O_RDONLY | os.O_NOFOLLOW)
+    except (OSError, ValueError):
+        return False
+    try:
+        return len(expected) == _SIZE and hmac.compare_digest(os.read(descriptor, _SIZE + 1), expected)
+    finally:
+        os.close(descriptor)
+
+
+def remove_nonce(nonce: str, folder: Union[str, Path]) -> None:
+    """Remove the file of one's own ``nonce``."""
+    try:
+        os.unlink(str(Path(folder) / os.path.basename(nonce.partition(":")[0])))
+    except FileNotFoundError:
+        pass
