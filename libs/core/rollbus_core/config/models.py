@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 def option(default: Any, description: str, unit: str = "", **checks: Any) -> Any:
     """A field with its meaning and unit."""
-    extra = {"unit": unit} if unit else None
+    extra: Any = {"unit": unit} if unit else None
     if default is ...:
         return Field(description=description, json_schema_extra=extra, **checks)
     return Field(default, description=description, json_schema_extra=extra, **checks)
@@ -56,8 +56,12 @@ class EnvConfig(Section):
     workers: int = option(2, "Worker processes per hub with placement: workers.", ge=1)
     listen: str = option("", "Address for peers that dial in; empty: ipc:// in the runtime folder.")
     step_timeout_s: float = option(60.0, "Time limit of one step or reset.", "s", gt=0)
-    tick_deadline_s: float = option(0.0, "A tick closes after this long without its late rows; 0: waits for all.", "s", ge=0)
-    time_limit: int = option(0, "Truncate episodes after this many steps; 0: the environment's own limit.", "steps", ge=0)
+    tick_deadline_s: float = option(
+        0.0, "A tick closes after this long without its late rows; 0: waits for all.", "s", ge=0
+    )
+    time_limit: int = option(
+        0, "Truncate episodes after this many steps; 0: the environment's own limit.", "steps", ge=0
+    )
     action_repeat: int = option(1, "Environment steps per decision.", "steps", ge=1)
     frame_stack: int = option(1, "Frames that one observation holds.", "frames", ge=1)
 
@@ -79,7 +83,11 @@ class LearnerConfig(Section):
     device: str = option("auto", "auto, cpu, cuda, cuda:1, ...")
     threads: int = option(1, "Threads of the learner.", ge=1)
     gap_limit: float = option(
-        0.0, "Stop if the mean |log-prob difference| of actor and learner at equal version exceeds this; 0: only record.", ge=0
+        0.0,
+        "Stop if the mean |log-prob difference| of actor and learner at equal version exceeds this; "
+        "0: only record.",
+        "nats",
+        ge=0,
     )
 
 
@@ -101,7 +109,9 @@ class EvalConfig(Section):
     episodes: int = option(20, "Episodes of one evaluation.", "episodes", ge=1)
     num_envs: int = option(20, "Rows that run at once; does not change results.", "rows", ge=1)
     seed: int = option(1, "Seed of the episode list, apart from training's.", ge=0)
-    mode: Literal["deterministic", "stochastic"] = option("deterministic", "Mode of the policy or samples of it.")
+    mode: Literal["deterministic", "stochastic"] = option(
+        "deterministic", "Mode of the policy or samples of it."
+    )
     start_return: float | None = option(None, "Evaluate only once the training return reaches this.")
     listen: str = option(
         "", "With env.placement dial_in: address where environments for evaluation dial in."
@@ -118,7 +128,9 @@ class StopConfig(Section):
 class CheckpointConfig(Section):
     """Checkpoints."""
 
-    every_steps: int = option(0, "Save about this often; 0: only for evaluations and at the end.", "steps", ge=0)
+    every_steps: int = option(
+        0, "Save about this often; 0: only for evaluations and at the end.", "steps", ge=0
+    )
     keep: int = option(3, "Checkpoints kept besides best and last.", ge=1)
 
 

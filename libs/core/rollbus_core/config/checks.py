@@ -1,0 +1,186 @@
+"""Settings that do not fit together, found before a process starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from collections.abc import Iterator, Mapping
+
+from rollbus_core.config import plugins
+from rollbus_core.config.nearest import hint
+from rollbus_core.config.recipe import Recipe
+from rollbus_core.config.source import DEFAULT
+from rollbus_core.feed import Feed
+from rollbus_wire import lookup
+
+#: The services of a run; ``deploy.processes`` lays out each exactly once.
+SERVICES = ("broker", "hub", "actor", "learner")
+#: What a policy can offer, for people.
+CAPABILITIES = {
+    "log_prob": "log-probabilities of actions",
+    "entropy": "entropy",
+    "value": "a value function",
+    "sample": "a reparameterised sample",
+}
+#: Key -> the package whose files it names; "auto" lets the program choose.
+_FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
+
+Origins = Mapping[str, str]
+
+
+def problems(recipe: Recipe, origins: Origins) -> list[str]:
+    """One line per problem."""
+    found = [
+        *_capabilities(recipe),
+        *_arrangement(recipe),
+        *_determinism(recipe),
+        *_evaluation(recipe),
+        *_processes(recipe),
+        *_files(recipe),
+        *_without_effect(recipe, origins),
+    ]
+    return [f"{_where(key, origins)}: {text}" for key, text in found]
+
+
+def feed(recipe: Recipe, origins: Origins) -> tuple[Feed | None, list[str]]:
+    """What the algorithm computes from the recipe, or why it cannot."""
+    env, run = recipe.env, recipe.run
+    try:
+        result: Feed = recipe.algorithm.feed(
+            num_envs=env.num_envs, num_slices=env.num_slices, deterministic=run.deterministic
+        )
+    except ValueError as error:
+        given = f"env.num_envs = {env.num_envs}, env.num_slices = {env.num_slices}"
+        where = _where("algorithm.name", origins)
+        return None, [f"{where}: algorithm {recipe.algorithm.name!r} with {given}: {error}"]
+    return result, []
+
+
+def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
+    """One line per plug-in that needs a package this interpreter lacks, with the way to get it."""
+    lines = []
+    for section in plugins.PLUGIN_PACKAGES:
+        if section == "env" and recipe.env.placement == "dial_in":
+            continue
+        name = getattr(recipe, section).name
+        missing = plugins.missing_packages(section, name)
+        if missing:
+            lines.append(
+                f"{_where(f'{section}.name', origins)}: {section} {name!r} needs {', '.join(missing)}, "
+                f"which is not installed; run: pip install {shlex.join(missing)}"
+            )
+    return lines
+
+
+def _where(key: str, origins: Origins) -> str:
+    origin = origins.get(key, DEFAULT)
+    return f"{key} ({origin})" if origin == DEFAULT else f"{origin}: {key}"
+
+
+def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    offers, requires = recipe.policy.offers, recipe.algorithm.requires
+    missing = sorted(requires - offers)
+    if missing:
+        wanted = " and ".join(f"{CAPABILITIES.get(name, name)} ({name})" for name in missing)
+        yield (
+            "policy.name",
+            f"algorithm {recipe.algorithm.name!r} needs {wanted}; "
+            f"policy {recipe.policy.name!r} offers {', '.join(sorted(offers)) or 'nothing'}",
+        )
+
+
+def _arrangement(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    env = recipe.env
+    if env.num_envs % env.num_slices:
+        yield (
+            "env.num_envs",
+            f"{env.num_envs} rows cannot be divided into {env.num_slices} equal slices; "
+            f"make env.num_envs a multiple of env.num_slices = {env.num_slices}",
+        )
+    if env.num_slices % env.hubs:
+        yield (
+            "env.num_slices",
+            f"{env.num_slices} slices cannot be divided over {env.hubs} hubs; "
+            f"make env.num_slices a multiple of env.hubs = {env.hubs}",
+        )
+    broker = recipe.broker
+    if broker.lost_after_s < 2 * broker.heartbeat_s:
+        yield (
+            "broker.lost_after_s",
+            f"{broker.lost_after_s} s is less than two heartbeats (broker.heartbeat_s = "
+            f"{broker.heartbeat_s}); one late heartbeat would lose a member",
+        )
+
+
+def _determinism(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if not recipe.run.deterministic:
+        return
+    why = "run.deterministic: true needs"
+    if getattr(recipe.algorithm, "max_lag", 0):
+        lag = recipe.algorithm.max_lag
+        yield "algorithm.max_lag", f"is {lag}, but {why} lag 0; set algorithm.max_lag=0"
+    for section in ("actor", "learner"):
+        threads = getattr(recipe, section).threads
+        if threads > 1:
+            yield f"{section}.threads", f"is {threads}, but {why} one thread; set {section}.threads=1"
+    if recipe.env.tick_deadline_s:
+        yield (
+            "env.tick_deadline_s",
+            f"is {recipe.env.tick_deadline_s}, but {why} ticks that wait for all rows; "
+            "set env.tick_deadline_s=0",
+        )
+
+
+def _evaluation(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    stop, evaluation = recipe.stop_when, recipe.eval
+    if stop.eval_return is not None and not evaluation.every_steps:
+        yield (
+            "stop_when.eval_return",
+            "needs evaluations during training, but eval.every_steps is 0; set eval.every_steps",
+        )
+    if stop.episodes > evaluation.episodes:
+        yield (
+            "stop_when.episodes",
+            f"asks for {stop.episodes} episodes, but an evaluation has eval.episodes = {evaluation.episodes}",
+        )
+
+
+def _processes(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    named = [service.strip() for entry in recipe.deploy.processes for service in entry.split("+")]
+    for service in dict.fromkeys(named):
+        if service not in SERVICES:
+            yield (
+                "deploy.processes",
+                f"unknown service {service!r}; services are {', '.join(SERVICES)}{hint(service, SERVICES)}",
+            )
+        elif named.count(service) > 1:
+            yield "deploy.processes", f"names {service!r} {named.count(service)} times; name each once"
+    missing = [service for service in SERVICES if service not in named]
+    if missing:
+        yield "deploy.processes", f"lacks {', '.join(missing)}; name each of {', '.join(SERVICES)} once"
+
+
+def _files(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    for key, package in _FILES.items():
+        section, _, name = key.partition(".")
+        value = getattr(getattr(recipe, section), name)
+        if value == "auto" or "." in value or importlib.util.find_spec(package.partition(".")[0]) is None:
+            continue
+        known = lookup.names(package)
+        if known and value not in known:
+            yield key, f"{value!r} is not one of: {', '.join(known)}{hint(value, known)}"
+
+
+def _without_effect(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str]]:
+    env, evaluation, stop = recipe.env, recipe.eval, recipe.stop_when
+    placed = f"env.placement is {env.placement}"
+    rules = (
+        ("env.workers", env.placement == "workers", f"{placed}; set env.placement: workers"),
+        ("env.listen", env.placement == "dial_in", f"{placed}; set env.placement: dial_in"),
+        ("eval.listen", env.placement == "dial_in", f"{placed}; set env.placement: dial_in"),
+        ("eval.start_return", evaluation.every_steps > 0, "eval.every_steps is 0; set eval.every_steps"),
+        ("stop_when.episodes", stop.eval_return is not None, "stop_when.eval_return is not set; set it"),
+    )
+    for key, has_effect, reason in rules:
+        if origins.get(key, DEFAULT) != DEFAULT and not has_effect:
+            yield key, f"has no effect, because {reason} or remove this key"

@@ -1,0 +1,49 @@
+"""What pydantic found, as one line each: where, key, value and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from rollbus_core.config import plugins
+from rollbus_core.config.source import DEFAULT, Setting, plain
+from rollbus_core.config.values import describe, unit
+from rollbus_wire.errors import RollbusError
+
+
+def field_problem(
+    detail: Mapping[str, Any], models: Mapping[str, type[BaseModel]], settings: Mapping[str, Setting]
+) -> str:
+    """The line for one entry of ``ValidationError.errors()``."""
+    section, name = (*map(str, detail["loc"]), "", "")[:2]
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    field = models[section].model_fields.get(name)
+    if field is None:
+        setting = settings.get(f"{section}.name")
+        return f"{setting.place if setting else DEFAULT}: {section}: {message}"
+    key = f"{section}.{name}"
+    setting = settings.get(key)
+    if setting is None:
+        return f"{key} is missing: give {describe(field)} ({field.description or 'no default'})"
+    value = plain(setting.tree)
+    expected = describe(field) + (f" in {unit(field)}" if unit(field) else "")
+    if isinstance(value, (list, dict)) or detail["type"] == "value_error":
+        place = ".".join(map(str, detail["loc"][2:]))
+        expected += f" ({place + ': ' if place else ''}{message})"
+    return f"{setting.place}: {key} is {value!r}, must be {expected}"
+
+
+def plugin_keys(section: str, name: str) -> list[str]:
+    """Plug-ins of ``section`` that have the key ``name``."""
+    if section not in plugins.PLUGIN_PACKAGES or not name:
+        return []
+    owners = []
+    for plugin in plugins.names(section):
+        try:
+            if name in plugins.section_model(section, plugin).model_fields:
+                owners.append(plugin)
+        except RollbusError:
+            continue
+    return owners
