@@ -72,6 +72,12 @@ class Policy(Protocol):
     """A torch module; `evaluate` is reached through ``module(...)``, its forward, only."""
 
     spec: PolicySpec
+    #: Running statistics of observations, for critics that shall see what the policy sees; None: none.
+    normaliser: Any
+
+    def squash(self, action: Tensor) -> Tensor:
+        """Stored actions in [-1, 1] units, as action-value functions take them (continuous actions)."""
+        ...
 
     def act(
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray

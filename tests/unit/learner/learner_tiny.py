@@ -29,6 +29,7 @@ class TinyPolicy(nn.Module):
         self.mean = nn.Linear(3, 2)
         self.log_std = nn.Parameter(torch.full((2,), -0.5))
         self.critic = nn.Linear(3, 1)
+        self.normaliser = None
         self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def forward(self, batch, want):
@@ -43,7 +44,7 @@ class TinyPolicy(nn.Module):
             out["value"] = self._value(batch)
         if "sample" in want:
             drawn = normal.mean + normal.stddev * batch["noise"]
-            squash = torch.log1p(-torch.tanh(drawn) ** 2 + 1e-6)
+            squash = torch.log1p(-(torch.tanh(drawn) ** 2) + 1e-6)
             out["sample"] = drawn
             out["sample_log_prob"] = (normal.log_prob(drawn) - squash).sum(-1)
         return out
@@ -58,6 +59,9 @@ class TinyPolicy(nn.Module):
             values.append(memory)
         return torch.stack(values)
 
+    def squash(self, action):
+        return torch.tanh(action)
+
     def update_normaliser(self, batch, valid):
         self.seen.append((batch["obs/x"], valid))
 
@@ -68,10 +72,10 @@ class TinyCritic(nn.Module):
     def __init__(self, heads: int = 2) -> None:
         super().__init__()
         self.heads = nn.ModuleList(
-            nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1)) for _ in range(heads)
+            nn.Sequential(nn.Linear(5, 64), nn.SiLU(), nn.Linear(64, 1)) for _ in range(heads)
         )
 
-    def forward(self, batch, action, prefix="obs/"):
+    def forward(self, batch, action, prefix="obs/", normalisers=None):
         x = torch.cat([batch[f"{prefix}x"], action], -1)
         return torch.stack([head(x)[..., 0] for head in self.heads])
 
@@ -132,9 +136,9 @@ def flatten(batch, T):
     return {k: v[valid] for k, v in columns.items() if v.shape[:2] == valid.shape}
 
 
-def update(algorithm: Algorithm, modules, optimisers, batch, progress: Progress):
+def update(algorithm: Algorithm, modules, optimisers, batch, progress: Progress, label=True):
     """One update: label, every step on the whole batch for each epoch, after_update; last metrics."""
-    metrics = algorithm.label(batch, modules, progress)
+    metrics = algorithm.label(batch, modules, progress) if label else {}
     for name, factor in algorithm.before_update(progress).items():
         optimisers[name].scale(factor)
     plan = algorithm.plan()
@@ -146,7 +150,7 @@ def update(algorithm: Algorithm, modules, optimisers, batch, progress: Progress)
             optimiser.zero()
             optimiser.backward(sum(a / b for a, b in loss.terms.values()))
             optimiser.apply()
-            metrics |= {k: float(a / b) for k, (a, b) in (loss.terms | loss.metrics).items()}
+            metrics |= {k: (a / b).item() for k, (a, b) in (loss.terms | loss.metrics).items()}
             if algorithm.after_step(modules, step.name, metrics):
                 break
     algorithm.after_update(batch, modules, metrics)

@@ -192,9 +192,7 @@ def test_padding_changes_nothing(padding, estimator):
 
 def test_an_interrupted_decision_is_no_outcome():
     """Step 2 was lost: step 1 bootstraps from the value of observation 2 and looks no further."""
-    advantage, target = gae(
-        **one_row([1, 1, 1e9, 1], [0.5] * 5, valid=(1, 1, 0, 1), gamma=0.9, lam=0.95)
-    )
+    advantage, target = gae(**one_row([1, 1, 1e9, 1], [0.5] * 5, valid=(1, 1, 0, 1), gamma=0.9, lam=0.95))
     np.testing.assert_allclose(advantage[:, 0], [0.95 + 0.855 * 0.95, 0.95, 0.0, 0.95], atol=1e-6)
     assert target[2, 0] == 0.0
 

@@ -80,7 +80,10 @@ def test_gradient_of_k2_is_that_of_the_kl():
     torch.manual_seed(1)
     mean = torch.tensor(0.3, dtype=torch.double, requires_grad=True)
     x = 0.3 + torch.randn(400_000, dtype=torch.double)
-    lp, lr = torch.distributions.Normal(mean, 1.0).log_prob(x), torch.distributions.Normal(0.0, 1.0).log_prob(x)
+    lp, lr = (
+        torch.distributions.Normal(mean, 1.0).log_prob(x),
+        torch.distributions.Normal(0.0, 1.0).log_prob(x),
+    )
     (k2,) = torch.autograd.grad(losses.kl_k2(lp, lr).mean(), mean, retain_graph=True)
     (k1,) = torch.autograd.grad(losses.kl_k1(lp, lr).mean(), mean)
     assert k2.item() == pytest.approx(0.3, abs=0.01) and k1.item() == pytest.approx(0.0, abs=0.01)

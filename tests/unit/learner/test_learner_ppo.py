@@ -39,7 +39,9 @@ def test_deterministic_feed_has_no_lag():
 
 
 def test_minibatches_that_do_not_divide_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"algorithm.minibatches 7 .* env.num_envs 4 x algorithm.num_steps 8 = 32"):
+    with pytest.raises(
+        ValueError, match=r"algorithm.minibatches 7 .* env.num_envs 4 x algorithm.num_steps 8 = 32"
+    ):
         ppo(minibatches=7)
 
 

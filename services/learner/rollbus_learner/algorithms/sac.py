@@ -19,6 +19,7 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step
+from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +54,9 @@ class Config(AlgorithmConfig):
     gamma: float = option(0.99, "Discount per environment step.", ge=0, le=1)
     tau: float = option(0.005, "Part of the critics that their target takes over at each step.", gt=0, le=1)
     num_critics: int = option(2, "Q functions; the smallest counts.", ge=1)
-    critic_hidden: tuple[int, ...] = option((256, 256), "Hidden layers of each Q function.")
+    critic_hidden: list[int] = option([256, 256], "Widths of the hidden layers of each Q function.")
+    critic_layer_norm: bool = option(False, "Layer normalisation in the Q functions.")
+    critic_group: str = option("policy", "Observation group that Q functions read: policy, privileged, ...")
     alpha: Literal["auto"] | float = option("auto", "Temperature of the entropy; auto: trained.")
     initial_alpha: float = option(1.0, "Temperature at the start, with alpha: auto.", gt=0)
     target_entropy: Literal["auto"] | float = option(
@@ -98,28 +101,53 @@ class SAC(Algorithm):
 
     def __init__(self, config: Config, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
+        if spec.action.kind != "continuous":
+            raise ConfigError(
+                f"algorithm.name: sac needs continuous actions, those of {spec.name} are {spec.action.kind}; "
+                "use ppo"
+            )
+        self._try_a_sample()
         wanted = config.target_entropy
         self.target_entropy = -float(spec.action.size) if wanted == "auto" else float(wanted)
         self.auto_alpha = config.alpha == "auto"
+        self._roles: dict[str, Role] = {}
+
+    def _try_a_sample(self) -> None:
+        """A policy that cannot be sampled with gradient, or has a state, fails here and not after warm-up."""
+        policy = cast("Policy", self.policy)
+        if policy.spec.state != "none":
+            raise ConfigError(
+                "algorithm.name: sac replays single steps; use a policy without recurrent state"
+            )
+        frames = () if policy.spec.frame_stack == 1 else (policy.spec.frame_stack,)
+        batch = {
+            f"obs/{key}": torch.zeros((1, *frames, *array.shape), dtype=getattr(torch, array.dtype))
+            for key, array in self.spec.observation.items()
+        }
+        with torch.no_grad():
+            sample(self.policy, batch | {"noise": torch.zeros(1, self.spec.action.size)}, "")
 
     def roles(self) -> dict[str, Role]:
-        """policy, critic, target (the critic's moving average), alpha."""
-        critic = self.make_critic()
-        start = self.config.initial_alpha if self.auto_alpha else max(float(self.config.alpha), 1e-8)
-        alpha = torch.nn.Module()
-        alpha.register_parameter("log_alpha", torch.nn.Parameter(torch.tensor(math.log(start))))
-        return {
-            "policy": Role(self.policy),
-            "critic": Role(critic),
-            "target": Role(copy.deepcopy(critic).requires_grad_(False), trainable=False),
-            "alpha": Role(alpha, trainable=self.auto_alpha),
-        }
+        """policy, critic, target (the critic's moving average), alpha; the same ones at each call."""
+        if not self._roles:
+            critic = self.make_critic()
+            start = self.config.initial_alpha if self.auto_alpha else max(float(self.config.alpha), 1e-8)
+            alpha = torch.nn.Module()
+            alpha.register_parameter("log_alpha", torch.nn.Parameter(torch.tensor(math.log(start))))
+            self._roles = {
+                "policy": Role(self.policy),
+                "critic": Role(critic),
+                "target": Role(copy.deepcopy(critic).requires_grad_(False), trainable=False),
+                "alpha": Role(alpha, trainable=self.auto_alpha),
+            }
+        return self._roles
 
     def make_critic(self) -> nn.Module:
-        """``critic(batch, action, prefix) -> [M, B]`` over the observations ``prefix<key>``."""
+        """``critic(batch, action in [-1, 1], prefix, normalisers) -> [M, B]`` over ``prefix<key>``."""
         from rollbus_policies._critics import make_q
 
-        return make_q(self.config, self.spec, self.config.num_critics, 1)
+        config, frames = self.config, cast("Policy", self.policy).spec.frame_stack
+        return make_q(config, self.spec, config.num_critics, frames, layer_norm=config.critic_layer_norm)
 
     def plan(self) -> Plan:
         """The drawn minibatches, one after the other."""
@@ -141,7 +169,7 @@ class SAC(Algorithm):
         ]
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
-        """Adds decision_reward, discount (0 where terminated), noise and next_noise; masks interrupted ones."""
+        """Adds decision_reward, discount (0 where terminated), noise, next_noise; masks interrupted steps."""
         n, gamma = batch["num_steps"], self.config.gamma
         reward = batch["reward"]
         place = torch.arange(reward.shape[-1], device=reward.device)
@@ -161,9 +189,10 @@ class SAC(Algorithm):
         with torch.no_grad():
             action, log_prob = sample(roles["policy"], batch, "next_")
             alpha = log_alpha(roles).exp()
-            best = roles["target"](batch, action, prefix="next_obs/").amin(0)
+            best = values(roles, "target", batch, action, "next_obs/").amin(0)
             target = batch["decision_reward"] + batch["discount"] * (best - alpha * log_prob)
-        q = roles["critic"](batch, squash(batch["action"]), prefix="obs/")
+            taken = cast("Policy", roles["policy"]).squash(batch["action"])
+        q = values(roles, "critic", batch, taken, "obs/")
         valid = masked.valid_mask(batch, target)
         error = 0.5 * ((q - target) ** 2).sum(0)
         return Loss(
@@ -180,7 +209,7 @@ class SAC(Algorithm):
 
         action, log_prob = sample(roles["policy"], batch, "")
         alpha = log_alpha(roles).exp().detach()
-        best = roles["critic"](batch, action, prefix="obs/").amin(0)
+        best = values(roles, "critic", batch, action, "obs/").amin(0)
         valid = masked.valid_mask(batch, best)
         terms = {"policy_loss": masked.total(alpha * log_prob - best, valid)}
         if self.auto_alpha:
@@ -212,17 +241,18 @@ class SAC(Algorithm):
 
 
 def sample(policy: nn.Module, batch: Batch, which: str) -> tuple[Tensor, Tensor]:
-    """A squashed action and its log-prob for ``obs/`` (``which`` "") or ``next_obs/`` ("next_")."""
+    """An action in [-1, 1] units and its log-prob for ``obs/`` (``which`` "") or ``next_obs/`` ("next_")."""
     observed = {
         name.removeprefix(which): column for name, column in batch.items() if name.startswith(f"{which}obs/")
     }
     drawn = policy({**observed, "noise": batch[f"{which}noise"]}, ("sample",))
-    return squash(drawn["sample"]), drawn["sample_log_prob"]
+    return cast("Policy", policy).squash(drawn["sample"]), drawn["sample_log_prob"]
 
 
-def squash(action: Tensor) -> Tensor:
-    """What a critic sees of the stored (pre-squash) action: within [-1, 1]."""
-    return torch.tanh(action)
+def values(roles: Roles, role: str, batch: Batch, action: Tensor, prefix: str) -> Tensor:
+    """Q [M, B] of ``action`` in [-1, 1] units, on observations normalised as the policy sees them."""
+    normalisers = cast("Policy", roles["policy"]).normaliser
+    return roles[role](batch, action, prefix=prefix, normalisers=normalisers)
 
 
 def log_alpha(roles: Roles) -> Tensor:

@@ -1,0 +1,149 @@
+"""What every algorithm must do, found by listing the folder: a new file is tested the day it appears."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rollbus_core.feed import Feed
+from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Progress
+from rollbus_policies import mlp
+from rollbus_wire import lookup
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "learner"))
+from learner_tiny import SPEC, built, chunk_batch, flatten, step_batch, update
+
+PACKAGE = "rollbus_learner.algorithms"
+NAMES = lookup.names(PACKAGE)
+NOW = Progress(updates=0, env_steps=0, total_steps=1000)
+OFFERED = frozenset({"log_prob", "entropy", "value", "sample"})
+
+pytestmark = pytest.mark.parametrize("name", NAMES)
+
+
+def config_of(name):
+    return lookup.find(PACKAGE, name).Config(learning_rate=3e-3)
+
+
+def algorithm_of(name) -> Algorithm:
+    """On a small mlp that offers everything."""
+    torch.manual_seed(0)
+    config, module = config_of(name), lookup.find(PACKAGE, name)
+    feed = config.feed(num_envs=16, num_slices=2, deterministic=False)
+    policy = mlp.make(mlp.Config(hidden=[32], head="tanh_gaussian"), SPEC, critic="value" in config.requires)
+    return module.make(config, SPEC, policy, feed)
+
+
+def batch_of(algorithm):
+    """A fixed batch of the algorithm's unit."""
+    if algorithm.feed.unit == "step":
+        return step_batch(algorithm.feed.batch_size)
+    return chunk_batch(algorithm.policy, T=32, N=16)
+
+
+def labelled(algorithm, modules):
+    """A fixed batch with its labels."""
+    batch = batch_of(algorithm)
+    algorithm.label(batch, modules, NOW)
+    return batch
+
+
+def samples(algorithm, batch):
+    """What a loss gets: all of the batch as one minibatch."""
+    return batch if algorithm.plan().ordered else flatten(batch, len(batch["valid"]))
+
+
+def test_imports_and_feeds_without_torch(name):
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"import {PACKAGE}.{name} as m\n"
+        "feed = m.Config().feed(num_envs=64, num_slices=2, deterministic=False)\n"
+        "assert feed.summary, 'no summary'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_config_is_documented_and_strict(name):
+    module = lookup.find(PACKAGE, name)
+    assert issubclass(module.Config, AlgorithmConfig) and module.Config().name == name
+    own = {k: f for k, f in module.Config.model_fields.items() if k != "name"}
+    assert not [k for k, f in own.items() if not f.description]
+    assert module.Config.requires and module.Config.requires <= OFFERED
+    assert module.__doc__ and "needs" in vars(module)
+    with pytest.raises(ValidationError, match="lerning_rate"):
+        module.Config(lerning_rate=1e-4)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("num_envs", [1, 16])
+def test_feed_is_plain_and_complete(name, deterministic, num_envs):
+    feed = config_of(name).feed(num_envs=num_envs, num_slices=1, deterministic=deterministic)
+    assert Feed.model_validate_json(feed.model_dump_json()) == feed
+    assert set(feed.extras) <= {"log_prob", "value"}
+    if feed.unit == "step":
+        assert feed.table.sampler == "replay" and feed.num_batches >= 1 and feed.batch_size >= 1
+    elif deterministic:
+        assert feed.table.max_lag == 0 and feed.table.one_chunk_per_slice
+
+
+def test_roles_steps_and_plan_fit_together(name):
+    algorithm = algorithm_of(name)
+    roles = algorithm.roles()
+    assert roles["policy"].module is algorithm.policy
+    steps, plan = algorithm.steps(), algorithm.plan()
+    assert len({step.name for step in steps}) == len(steps) and plan.epochs >= 1
+    for step in steps:
+        assert step.trains and all(roles[role].trainable for role in step.trains)
+    assert set(algorithm.before_update(NOW)) <= {step.name for step in steps}
+
+
+def test_loss_falls_on_a_fixed_batch(name):
+    """Sum of the first step's terms, over 20 updates on the same labels."""
+    algorithm = algorithm_of(name)
+    modules, optimisers = built(algorithm)
+    batch, terms = labelled(algorithm, modules), None
+    losses = []
+    for _ in range(20):
+        metrics = update(algorithm, modules, optimisers, batch, NOW, label=False)
+        terms = terms or list(algorithm.steps()[0].loss(modules, samples(algorithm, batch)).terms)
+        losses.append(sum(metrics[term] for term in terms))
+    assert losses[-1] < losses[0]
+
+
+def test_good_actions_become_likelier_than_bad_ones(name):
+    """The log-prob of the better half of the actions rises over that of the rest."""
+    algorithm = algorithm_of(name)
+    modules, optimisers = built(algorithm)
+    batch, policy = labelled(algorithm, modules), algorithm.policy
+    # The labels of a replay algorithm are learned first; there the reward itself ranks the actions.
+    replay = algorithm.feed.unit == "step"
+    rank = batch["reward"][..., 0] if replay else batch["advantage"]
+    chosen, middle = batch["valid"], rank[batch["valid"]].median()
+    good, bad = chosen & (rank > middle), chosen & (rank <= middle)
+    seen = {"obs/x": batch["obs/x"][: len(rank)], "action": batch["action"]}
+
+    def lead():
+        with torch.no_grad():
+            log_prob = policy(seen, ("log_prob",))["log_prob"]
+        return (log_prob[good].mean() - log_prob[bad].mean()).item()
+
+    before = lead()
+    for _ in range(150 if replay else 20):
+        update(algorithm, modules, optimisers, batch, NOW, label=replay)
+    assert lead() > before
+
+
+def test_state_survives_a_checkpoint_and_publish_is_of_the_policy(name):
+    algorithm = algorithm_of(name)
+    modules, optimisers = built(algorithm)
+    update(algorithm, modules, optimisers, batch_of(algorithm), NOW)
+    again = algorithm_of(name)
+    again.load_state(algorithm.state())
+    assert again.state() == algorithm.state()
+    published = algorithm.publish(modules)
+    names = set(modules["policy"].state_dict())
+    assert published and set(published) <= names
+    assert {n for n in names if not n.startswith("critic.")} <= set(published)
