@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +12,7 @@ import structlog
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
+from rollbus_wire.errors import BindRefused
 from rollbus_wire.link import Link, Poller, ZmqLink
 
 from rollbus_broker.http import HttpServer
@@ -50,6 +53,7 @@ class Broker(Service):
         self._box = [Snapshot()]
         self._published = float("-inf")
         self._drain_until = 0.0
+        self._lock = -1
         self.registry: Registry
         self.store: Store
 
@@ -66,7 +70,8 @@ class Broker(Service):
         super().start(poller)
         self.paths.create()
         now = self._clock()
-        # Binding first: a second broker of the same run fails here and changes nothing.
+        # First of all: a second broker of this run must end here and change nothing.
+        self._lock = _lock(self.paths)
         registry_link = self._links[0] or ZmqLink.bind(self.paths.registry, self.paths.run_id)
         self._links[0] = registry_link
         store_link = self._links[1] or ZmqLink.bind(self.paths.store_endpoint, self.paths.run_id)
@@ -119,6 +124,8 @@ class Broker(Service):
         for link in self._links:
             if link is not None:
                 link.close()
+        if self._lock >= 0:
+            os.close(self._lock)
         self.state = "stopped"
 
     def _others(self) -> bool:
@@ -135,3 +142,16 @@ class Broker(Service):
             {plane: dict(link.rejected) for plane, link in links if link is not None},
             dict(self.store.counts),
         )
+
+
+def _lock(paths: RunPaths) -> int:
+    """Descriptor that holds this run's broker lock. A bound ipc socket would not keep others out."""
+    descriptor = os.open(paths.store / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BindRefused(
+            f"another broker serves {paths.root}; stop it (rollbus stop), or use another run folder"
+        ) from None
+    return descriptor

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 import structlog
 from pydantic import ValidationError
-from rollbus_core.columns import Layout
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.feed import TableConfig
 from rollbus_core.requests import Replies
@@ -39,6 +37,7 @@ from rollbus_wire.messages import (
 )
 
 from rollbus_broker.store.answers import queue_batch, replay_batch, table_row, table_state
+from rollbus_broker.store.checks import LayoutCache, check
 from rollbus_broker.store.ledger import Ledger
 from rollbus_broker.store.log import Log
 from rollbus_broker.store.pool import TableFull
@@ -54,8 +53,6 @@ KEEP_REPLIES = 4096
 KEEP_BATCHES = 4
 #: While a table has no room, it is asked for again this often.
 RETRY_S = 0.25
-#: Layouts whose reading is remembered.
-_MAX_LAYOUTS = 4096
 
 
 class Store:
@@ -77,7 +74,7 @@ class Store:
         self._replies = Replies(link, keep=KEEP_REPLIES)
         self._waiting = Waiting()
         self._outbox: list[tuple[Envelope, Message]] = []
-        self._layouts: dict[bytes, tuple[Layout, str]] = {}
+        self._layouts = LayoutCache()
         self._numbers = itertools.count(boot << 32 | 1)
         #: The last batches sent, by (sender, request id).
         self._batches: dict[tuple[str, int], Batch] = {}
@@ -188,20 +185,13 @@ class Store:
         self._answer(envelope, table_state(table, self.ledger.pool.table_bytes(table.name)))
 
     def _ticket_request(self, envelope: Envelope, message: TicketRequest, now: float) -> None:
-        key = msgpack.packb(message.layout)
-        found = self._layouts.get(key)
-        if found is None:
-            layout = Layout.from_data(message.layout)
-            if len(self._layouts) >= _MAX_LAYOUTS:
-                self._layouts.clear()
-            found = self._layouts[key] = (layout, layout.key)
-        layout = found[0]
+        layout, key = self._layouts.read(message.layout)
         if not 1 <= message.num_decisions <= layout.num_decisions or message.num_rows != layout.num_rows:
             raise SpecError(
                 f"ticket for {message.num_decisions} decisions of {message.num_rows} rows of slice "
                 f"{message.slice!r} does not fit its layout: {layout.num_decisions} x {layout.num_rows}"
             )
-        self._waiting.add_ticket(WaitingTicket(envelope, message, *found))
+        self._waiting.add_ticket(WaitingTicket(envelope, message, layout, key))
         self._changed = True
 
     def _commit(self, envelope: Envelope, message: Commit, now: float) -> None:
@@ -223,7 +213,7 @@ class Store:
     def _finish(self, envelope: Envelope, message: Commit, table: Table, now: float) -> None:
         ticket = table.tickets[message.ticket]
         oldest, newest = Version.of(message.oldest), Version.of(message.newest)
-        reason = self._check(message, ticket) or table.refusal(ticket, oldest, newest)
+        reason = check(message, ticket, self.ledger.pool) or table.refusal(ticket, oldest, newest)
         self._changed = True
         if reason:
             self.ledger.end(table, ticket.number, drop=reason, rest=False, reason=reason, now=now)
@@ -238,26 +228,6 @@ class Store:
             self.ledger.pool.sync(ticket.cell)
         self.ledger.commit(table, chunk)
         self._answer(envelope, Committed(ticket.number, chunk.sequence))
-
-    def _check(self, message: Commit, ticket: TicketInfo) -> str:
-        """ "" if the cell holds what the commit says, else "corrupt"."""
-        pool = self.ledger.pool
-        lengths = message.lengths
-        if lengths.shape != (ticket.num_rows,) or lengths.dtype.kind not in "iu":
-            return "corrupt"
-        if lengths.min() < 0 or lengths.max() > ticket.num_decisions or not lengths.any():
-            return "corrupt"
-        content = pool.content(ticket.cell)
-        if message.cell is not None:
-            data = np.ascontiguousarray(message.cell).reshape(-1).view(np.uint8)
-            if len(data) != pool.slabs[ticket.cell.slab].cell_bytes:
-                return "corrupt"
-            content[:] = data[-len(content) :].data
-        if not 0 <= message.num_finals <= pool.slabs[ticket.cell.slab].layout.num_finals:
-            return "corrupt"
-        if pool.generation(ticket.cell) != ticket.cell.generation:
-            return "corrupt"
-        return "" if zlib.crc32(content) == message.digest else "corrupt"
 
     def _cancel(self, envelope: Envelope, message: Cancel, now: float) -> None:
         for number in message.tickets:
