@@ -48,18 +48,20 @@ class Hub(Service):
     environment, one per slice), workers needs ``worker_command`` ((endpoint, rows) -> argv of a
     process that dials in) and ``peer_link``, dial_in needs ``peer_link``. ``data_links`` are the
     bound ends that actors dial; ``endpoint`` is what the registry tells them, by default the
-    address of the first one that has any. With a ``registry`` episodes begin once it has told the
-    hub's incarnation.
+    address of the first one that has any. ``row_offset`` is the global index of row 0. With a
+    ``registry`` episodes begin once it has told the hub's incarnation.
     """
 
     role = "hub"
 
     def __init__(
-        self, name: str, env: EnvConfig, episodes: EpisodeSource, *, num_rows: int, num_slices: int,
-        data_links: Sequence[Link], make_env: Callable[[int], Env] | None = None,
+        self, name: str, index: int, env: EnvConfig, *, num_rows: int, num_slices: int,
+        episodes: EpisodeSource, data_links: Sequence[Link], row_offset: int = 0,
+        make_env: Callable[[int], Env] | None = None,
         worker_command: Callable[[str, int], Sequence[str]] | None = None,
         peer_link: Link | None = None, registry: Link | None = None, record: bool = True,
-        endpoint: str = "", log: Any = None, clock: Callable[[], float] = time.monotonic,
+        run_id: str = "", endpoint: str = "", log: Any = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         super().__init__(name)
         if not 1 <= num_slices <= num_rows:
@@ -67,6 +69,7 @@ class Hub(Service):
                 f"hub {name}: {num_rows} rows cannot be {num_slices} slices; every slice needs a row "
                 "(env.num_envs, env.num_slices, env.hubs)"
             )
+        self.index, self.row_offset, self.run_id = index, row_offset, run_id
         self.env, self.episodes, self.counters = env, episodes, Counters()
         self.slices: dict[str, Slice] = {}
         self._sizes = split(num_rows, num_slices)
@@ -83,6 +86,8 @@ class Hub(Service):
         self._workers: Workers | None = None
         self._envs: list[Env] = []
         self._told: list[str] = []
+        #: Attachments that wait until their slice has all of its rows.
+        self._parked: dict[str, tuple[Link, Envelope]] = {}
         self._next_worker_poll = self._probe_until = 0.0
         self.endpoint = endpoint or next(
             (e for e in (getattr(link, "endpoint", "") for link in self._data_links) if e), "local"
@@ -161,6 +166,11 @@ class Hub(Service):
         """The environment's spec, once a peer has told it."""
         return self._peers.spec
 
+    @property
+    def slice_names(self) -> list[str]:
+        """Names of all slices, also of those whose rows have no peers yet."""
+        return [f"{self.name}/{index}" for index in range(len(self._sizes))]
+
     def stats(self) -> dict[str, Any]:
         """Numbers for heartbeats: `Counters`, rates and the slices there are."""
         available = self._available()
@@ -185,6 +195,7 @@ class Hub(Service):
         if names == self._told:
             return
         self._told = names
+        self._grant_parked()
         if self.state == "start" and (len(names) == len(self._sizes) or self.env.placement == "dial_in"):
             self.state = "run"
         if self.member is not None:
@@ -231,10 +242,17 @@ class Hub(Service):
             self._reply(link, envelope, Pong())
 
     def _attach(self, link: Link, envelope: Envelope, attach: Attach) -> None:
-        replies = self._replies[id(link)]
-        if replies.known(envelope):
+        """Answered once: now, or when the slice has all of its rows."""
+        if self._replies[id(link)].known(envelope):
             return
         each = self.slices.get(attach.slice)
+        if attach.slice in self.slice_names and (each is None or not each.available):
+            self._parked[attach.slice] = (link, envelope)
+        else:
+            self._grant(each, link, envelope, attach)
+
+    def _grant(self, each: Slice | None, link: Link, envelope: Envelope, attach: Attach) -> None:
+        replies = self._replies[id(link)]
         try:
             if each is None:
                 raise UnknownSlice(f"hub {self.name} has no slice {attach.slice!r}")
@@ -244,6 +262,12 @@ class Hub(Service):
             return
         replies.answer(envelope, attached)
         each.advance()
+
+    def _grant_parked(self) -> None:
+        for name in [n for n in self._parked if n in self.slices and self.slices[n].available]:
+            link, envelope = self._parked.pop(name)
+            assert isinstance(envelope.message, Attach)
+            self._grant(self.slices[name], link, envelope, envelope.message)
 
     def _fault(self, link: Link, envelope: Envelope, error: RollbusError, where: str) -> None:
         self._reply(link, envelope, Fault(code=error.code, text=str(error), where=where))
@@ -286,8 +310,7 @@ class Hub(Service):
     def _make_slices(self) -> None:
         assert self._peers.spec is not None, "the first peer brought it"
         first = 0
-        for index, size in enumerate(self._sizes):
-            name = f"{self.name}/{index}"
+        for name, size in zip(self.slice_names, self._sizes, strict=True):
             self.slices[name] = Slice(
                 name, size, first, self._peers.spec, self._settings, self.episodes, self.counters,
                 self._clock,
@@ -302,8 +325,12 @@ class Hub(Service):
         for index, size in enumerate(self._sizes):
             env = self._make_env(size)
             self._envs.append(env)
-            mine, theirs = local_pair(senders=(self.name, f"{self.name}-peer-{index}"))
-            self._peers.add(mine, serve=Peer(env, theirs).poll)
+            mine, theirs = local_pair(self.run_id, (self.name, f"{self.name}-peer-{index}"))
+            peer = Peer(env, theirs, f"{self.name}-env-{index}")
+            self._peers.add(mine, serve=peer.poll)
+            peer.dial()
+        self._peers.poll()
+        self._tell_slices()
 
     def _start_workers(self) -> None:
         endpoint = getattr(self._peer_link, "endpoint", "")

@@ -167,6 +167,8 @@ class Peers:
         assert isinstance(hello, Hello)
         refused = self._refusal(hello)
         if refused is not None:
+            if serve is not None:
+                raise SpecError(f"the environment of {hello.name}: {refused.text}")
             self._log.warning("peer refused", peer=hello.name, text=refused.text)
             self._reply(link, envelope, refused)
             return
