@@ -94,3 +94,9 @@ class CheckpointError(RollbusError):
     """A checkpoint is missing, incomplete or does not fit."""
 
     code = "checkpoint"
+
+
+class Diverged(RollbusError):
+    """Training cannot go on: a loss is not finite, or actor and learner disagree."""
+
+    code = "diverged"

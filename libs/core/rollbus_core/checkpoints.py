@@ -1,0 +1,145 @@
+"""The format of checkpoints on disk, without torch. docs: one folder per checkpoint.
+
+``<env_steps>-<lineage>.<number>/`` holds ``manifest.json`` (counters, versions, a digest per file),
+``model.safetensors`` (all saved roles, "policy.<tensor>", ...), ``optimiser.safetensors`` and
+``config.yaml``. A folder gets its name by one rename after everything in it is on disk, so a name
+without a leading dot is a complete checkpoint. A reader holds a shared `flock` on the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollbus_wire.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FORMAT = 1
+MANIFEST, MODEL, OPTIMISER, CONFIG = (
+    "manifest.json", "model.safetensors", "optimiser.safetensors", "config.yaml",
+)  # fmt: skip
+_NAME = re.compile(r"\d{12}-\d+\.\d+")
+
+
+def name_of(env_steps: int, version: tuple[int, int]) -> str:
+    """Folder name; sorts by steps."""
+    return f"{env_steps:012d}-{version[0]}.{version[1]}"
+
+
+def listed(folder: Path) -> list[Path]:
+    """The complete checkpoints of ``folder``, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=_age)
+
+
+def _age(path: Path) -> tuple[int, int, int]:
+    """Order of being made: a later lineage may have fewer steps than the one it forked from."""
+    steps, version = path.name.split("-")
+    lineage, number = version.split(".")
+    return int(lineage), int(number), int(steps)
+
+
+def resolve(folder: Path, which: str = "last") -> Path:
+    """The checkpoint that "last", "best" or a name says; raises `CheckpointError`."""
+    path = folder / which
+    if not path.exists():
+        names = ", ".join(p.name for p in listed(folder)) or "none"
+        raise CheckpointError(f"{path} does not exist; checkpoints there: {names}")
+    return path.resolve()
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep ``path`` from being removed while the block runs."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if not path.exists():
+            raise CheckpointError(f"checkpoint {path} was removed before it could be read; take a newer one")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
+    """The manifest, after the digest of every file was compared; raises `CheckpointError`."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path / MANIFEST} is damaged: {error}; use another checkpoint") from None
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has checkpoint format {manifest.get('format')!r}, this version reads {FORMAT}"
+        )
+    for name, digest in manifest["files"].items() if verify else ():
+        if not (path / name).exists():
+            raise CheckpointError(f"{path} is incomplete: {name} is missing; use another checkpoint")
+        if file_digest(path / name) != digest:
+            raise CheckpointError(f"{path / name} is damaged: its digest differs; use another checkpoint")
+    return manifest
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_policy_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What actors were given of this checkpoint, by name, and the manifest.
+
+    ``manifest["published"]`` says under which name of model.safetensors each of them is.
+    """
+    from safetensors import safe_open
+
+    path = Path(path)
+    with held(path):
+        manifest = read_manifest(path)
+        with safe_open(path / MODEL, "numpy") as file:
+            tensors = {name: file.get_tensor(stored) for name, stored in manifest["published"].items()}
+    return tensors, manifest
+
+
+def take_lineage(folder: Path) -> int:
+    """The number of this start of the learner: 0 at the first; on disk before it is used.
+
+    Two starts never share one, even if no checkpoint was saved in between.
+    """
+    path = folder / "lineage"
+    lineage = int(path.read_text()) if path.exists() else 0
+    write_atomic(path, str(lineage + 1).encode())
+    return lineage
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace ``path`` so that after a crash it holds the old or the new content."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    sync(temporary)
+    os.replace(temporary, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """fsync a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,77 @@
+"""Logs: one JSON line per event in logs/<service>.jsonl, one short line on the console."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from rollbus_core.paths import RunPaths
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+#: Values longer than this are for the file only.
+_CONSOLE_CHARS = 120
+
+
+def get_logger(paths: RunPaths, name: str, *, console: str = "info") -> Any:
+    """The structlog logger of service ``name``: ``log.info("saved", path=...)``.
+
+    Everything goes to the file; from level ``console`` on to the console too.
+    """
+    return structlog.wrap_logger(
+        _Sink(paths.logs / f"{name}.jsonl"),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _Console(name, _LEVELS[console]),
+            _to_json,
+        ],
+        wrapper_class=structlog.BoundLogger,
+        cache_logger_on_first_use=True,
+    ).bind(service=name)
+
+
+class _Sink:
+    """Appends lines to a file, opened at the first one; safe to use from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._file: Any = None
+
+    def msg(self, line: str) -> None:
+        with self._lock:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(self._path, "a", buffering=1)
+            self._file.write(line + "\n")
+
+    debug = info = warning = error = critical = exception = msg
+
+
+class _Console:
+    """Processor that also prints the event, without what is long."""
+
+    def __init__(self, name: str, level: int) -> None:
+        self._name, self._level = name, level
+
+    def __call__(self, _: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if _LEVELS.get(event.get("level", method), 20) >= self._level:
+            shown = {k: v for k, v in event.items() if k not in ("event", "level", "timestamp", "service")}
+            details = " ".join(f"{k}={v}" for k, v in shown.items() if len(str(v)) <= _CONSOLE_CHARS)
+            mark = "" if event.get("level", "info") in ("debug", "info") else f"{event['level'].upper()} "
+            print(
+                f"{time.strftime('%H:%M:%S')} {self._name} {mark}{event['event']} {details}".rstrip(),
+                file=sys.stderr,
+            )
+        return event
+
+
+def _to_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
+    return json.dumps(dict(event), default=str)

@@ -1,0 +1,62 @@
+"""Numbers that say what a batch is made of, for any algorithm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollbus_core.version import Version
+
+if TYPE_CHECKING:
+    from rollbus_learner.algorithm import Batch
+
+_NUMBER_MASK = Version(0, (1 << 40) - 1).pack()
+
+
+def describe(batch: Batch, updates: int, success: str) -> dict[str, float]:
+    """Samples, lag and ended episodes of a batch as it came from the store (CPU tensors).
+
+    ``updates`` were done before this one; ``success`` is the spec's rule, "once" or "at_end".
+    """
+    valid = batch["valid"].numpy()
+    num = int(valid.sum())
+    inside = valid.size
+    if "lengths" in batch:
+        inside = int(batch["lengths"].sum())
+    found: dict[str, float] = {"samples": num, "invalid": inside - num}
+    if num:
+        lag = updates - (batch["version"].numpy()[valid] & _NUMBER_MASK)
+        found |= {"lag_mean": float(lag.mean()), "lag_max": int(lag.max())}
+    return found | _episodes(batch, success)
+
+
+def executed_steps(batch: Batch) -> int:
+    """Environment steps of the valid decisions."""
+    return int(batch["num_steps"].numpy()[batch["valid"].numpy()].sum(dtype=np.int64))
+
+
+def _episodes(batch: Batch, success: str) -> dict[str, float]:
+    if "final_return" not in batch:
+        return {"episodes": 0}
+    chosen = _ended(batch)
+    returns, lengths = batch["final_return"].numpy()[chosen], batch["final_length"].numpy()[chosen]
+    if not len(returns):
+        return {"episodes": 0}
+    found = {
+        "episodes": len(returns),
+        "return_mean": float(returns.mean(dtype=np.float64)),
+        "length_mean": float(lengths.mean()),
+    }
+    flags = batch[f"final_success_{success}"].numpy()[chosen]
+    flags = flags[flags >= 0]
+    return found | ({"success_rate": float(flags.mean())} if len(flags) else {})
+
+
+def _ended(batch: Batch) -> np.ndarray | slice:
+    """Which finals are of episodes that ended by themselves; a replay batch holds only those."""
+    if "lengths" not in batch:
+        return slice(None)
+    slot = batch["final_slot"].numpy()
+    ended = (batch["terminated"] | batch["truncated"]).numpy() & (slot >= 0)
+    return slot[ended & ~batch["interrupted"].numpy()]

@@ -1,0 +1,172 @@
+"""What a checkpoint of the learner holds, and how it comes back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from rollbus_core.checkpoint_folder import CheckpointFolder
+from rollbus_core.checkpoints import CONFIG, MODEL, OPTIMISER, held, read_manifest, resolve
+from rollbus_core.version import Version
+from rollbus_learner.algorithm import Algorithm
+from rollbus_learner.optim import StepOptimiser
+from rollbus_learner.tree import Tensors, flatten, storable, unflatten
+from rollbus_wire.errors import CheckpointError
+
+
+@dataclass
+class Counters:
+    """Where the run stands."""
+
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    #: `Batch.sequence` of the last applied delivery.
+    applied: int = 0
+    #: Replay: `Batch.total_steps` of it.
+    table_steps: int = 0
+    lineage: int = 0
+
+    @property
+    def version(self) -> Version:
+        """The version that the weights are."""
+        return Version(self.lineage, self.updates)
+
+
+@dataclass
+class Training:
+    """Everything that changes while training."""
+
+    algorithm: Algorithm
+    optimisers: Mapping[str, StepOptimiser]
+    counters: Counters = field(default_factory=Counters)
+
+    def saved_tensors(self) -> Tensors:
+        """All tensors of the saved roles, "<role>.<name>"."""
+        return {
+            f"{name}.{key}": tensor
+            for name, role in self.algorithm.roles().items() if role.saved
+            for key, tensor in role.module.state_dict().items()
+        }  # fmt: skip
+
+
+class Checkpoints:
+    """Saves and restores a `Training` in ``folder``; ``config`` is copied along if it exists."""
+
+    def __init__(self, folder: Path, keep: int, config: Path | None = None) -> None:
+        self.files, self._config = CheckpointFolder(folder, keep), config
+        self.files.sweep()
+
+    @property
+    def folder(self) -> Path:
+        return self.files.folder
+
+    def save(self, training: Training, protected: Iterable[Path] = ()) -> Path:
+        """Write one checkpoint, point ``last`` at it, remove what need not stay."""
+        counters = training.counters
+        model = training.saved_tensors()
+        published = _published(training, model)
+        state: Tensors = {}
+        index = flatten(
+            {
+                "optimisers": {name: opt.state() for name, opt in training.optimisers.items()},
+                "algorithm": training.algorithm.state(),
+                "rng": {"torch": torch.get_rng_state()},
+            },
+            state,
+        )
+        files = {
+            MODEL: lambda path: save_file(storable(model), path),
+            OPTIMISER: lambda path: save_file(storable(state), path, {"index": json.dumps(index)}),
+        }
+        if self._config is not None and self._config.exists():
+            config = self._config
+            files[CONFIG] = lambda path: shutil.copyfile(config, path) and None
+        manifest = {
+            **asdict(counters),
+            "version": list(counters.version),
+            "spec": training.algorithm.spec.to_data(),
+            "published": published,
+        }
+        path = self.files.write(manifest, files)
+        self.files.prune(protected)
+        return path
+
+    def load(self, which: str, training: Training) -> dict[str, Any]:
+        """Restore ``training`` in place from "last", "best" or a name; returns the manifest.
+
+        Nothing is changed if the checkpoint is damaged or does not fit (`CheckpointError`).
+        """
+        path = resolve(self.folder, which)
+        with held(path):
+            manifest = read_manifest(path)
+            try:
+                model = load_file(path / MODEL)
+                with safe_open(path / OPTIMISER, "pt") as file:
+                    index = json.loads(file.metadata()["index"])
+                    tensors = {name: file.get_tensor(name) for name in file.keys()}
+            except (SafetensorError, OSError, KeyError, ValueError) as error:
+                raise CheckpointError(f"{path} is not readable: {error}; use another checkpoint") from None
+        _refuse_misfit(path, model, training.saved_tensors())
+        state = unflatten(index, tensors)
+        if set(state["optimisers"]) != set(training.optimisers):
+            raise CheckpointError(
+                f"{path} has optimisers {sorted(state['optimisers'])}, the recipe's algorithm has "
+                f"{sorted(training.optimisers)}; continue with the recipe of that run"
+            )
+        _restore(training, model, state)
+        counters = training.counters
+        for name in asdict(counters):
+            setattr(counters, name, int(manifest[name]))
+        return manifest
+
+
+def _published(training: Training, model: Tensors) -> dict[str, str]:
+    """Name for actors -> name in ``model``, to which what is nowhere else is added."""
+    roles = {name: role.module for name, role in training.algorithm.roles().items()}
+    places = {(t.data_ptr(), tuple(t.shape), t.dtype): name for name, t in model.items() if t.numel()}
+    published = {}
+    for name, tensor in training.algorithm.publish(roles).items():
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype)
+        found = places.get(key)
+        if found is None:
+            found = f"published.{name}"
+            model[found] = tensor
+        published[name] = found
+    return published
+
+
+def _refuse_misfit(path: Path, model: Tensors, wanted: Tensors) -> None:
+    have = {name for name in model if not name.startswith("published.")}
+    problems = [f"{name} is missing" for name in sorted(set(wanted) - have)]
+    problems += [f"{name} is not in the recipe's networks" for name in sorted(have - set(wanted))]
+    problems += [
+        f"{name} is {list(model[name].shape)}, the recipe's is {list(wanted[name].shape)}"
+        for name in sorted(have & set(wanted)) if model[name].shape != wanted[name].shape
+    ]  # fmt: skip
+    if problems:
+        more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise CheckpointError(
+            f"{path} does not fit: {'; '.join(problems[:8])}{more}. Continue with the recipe of that run, or "
+            "train in another run folder"
+        )
+
+
+def _restore(training: Training, model: Tensors, state: dict[str, Any]) -> None:
+    for name, role in training.algorithm.roles().items():
+        if role.saved:
+            prefix = f"{name}."
+            own = {k.removeprefix(prefix): v for k, v in model.items() if k.startswith(prefix)}
+            role.module.load_state_dict(own)
+    for name, optimiser in training.optimisers.items():
+        optimiser.load_state(state["optimisers"][name])
+    training.algorithm.load_state(state["algorithm"])
+    torch.set_rng_state(state["rng"]["torch"])

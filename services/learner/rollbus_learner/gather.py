@@ -1,0 +1,49 @@
+"""From a store's `Batch` message to a map of tensors: one copy, slab -> batch.
+
+The store may free a cell while it is read, so generations are compared after copying. A batch is
+valid until the next call: its arrays are used again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rollbus_core.slabs import SlabFolder
+from rollbus_learner import gather_chunks, gather_steps
+from rollbus_learner.slab_views import Buffers, Columns, Slabs
+from rollbus_wire import messages
+
+if TYPE_CHECKING:
+    from rollbus_learner.algorithm import Batch
+
+
+class SlabReader:
+    """Reads batches out of the slabs of ``folder``.
+
+    ``stale_chunks`` counts chunks that were gone or overwritten before they were read.
+    """
+
+    def __init__(self, folder: SlabFolder) -> None:
+        self.slabs = Slabs(folder)
+        self._buffers = Buffers()
+        self._fresh = gather_steps.FreshEpisodes()
+        self.stale_chunks = 0
+
+    def read(self, message: messages.Batch) -> Batch:
+        """The batch as CPU tensors: whole chunks, or steps if ``message`` holds a draw.
+
+        Raises `StaleRead` if no chunk of it is readable.
+        """
+        if message.chunk is None:
+            columns, stale = gather_chunks.gather(self.slabs, message.chunks, self._buffers)
+        else:
+            columns, stale = gather_steps.gather(self.slabs, message, self._buffers)
+            columns |= self._fresh.take(self.slabs, message)
+        self.stale_chunks += stale
+        return _tensors(columns)
+
+
+def _tensors(columns: Columns) -> Batch:
+    return {name: torch.from_numpy(column) for name, column in columns.items()}

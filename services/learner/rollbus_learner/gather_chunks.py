@@ -1,0 +1,200 @@
+"""Whole chunks side by side: [T, N, ...], where N counts the rows of all chunks.
+
+Symbols: T the longest chunk, N rows, K stacked frames, M final observations, S state size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollbus_core.columns import Layout
+from rollbus_learner.slab_views import Buffers, Columns, Slabs
+from rollbus_wire.errors import PeerLost, StaleRead
+
+#: Columns [N], which have no time dimension.
+_PER_ROW = frozenset({"lengths", "last_step", "last_value", "carry"})
+
+
+@dataclass
+class Chunk:
+    """One readable chunk and its place in the batch."""
+
+    layout: Layout
+    columns: Columns
+    generations: np.ndarray
+    cell: int
+    generation: int
+    lengths: np.ndarray
+    num_finals: int
+    row: int = 0
+    final: int = 0
+
+    @property
+    def length(self) -> int:
+        """Decisions of its longest row."""
+        return int(self.lengths.max(initial=0))
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.row, self.row + self.layout.num_rows)
+
+    @property
+    def finals(self) -> slice:
+        return slice(self.final, self.final + self.num_finals)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the store has given the cell to another chunk."""
+        return int(self.generations[self.cell]) != self.generation
+
+    def column(self, name: str) -> np.ndarray:
+        """The column of this chunk's cell."""
+        return self.columns[name][self.cell]
+
+
+def gather(slabs: Slabs, items: Sequence[dict[str, Any]], buffers: Buffers) -> tuple[Columns, int]:
+    """The chunks that ``items`` name, sorted by (slice, order), and how many were not readable.
+
+    ``obs/*`` [T+1, N, ...] and ``final_obs/*`` [M, ...], both with a K dimension before the
+    observation's own if frames are stacked; ``valid`` bool [T, N]; ``start`` bool [T, N];
+    ``state`` float32 [N, S]; all other columns as `chunk_columns` names them. Raises `StaleRead`
+    if none is readable.
+    """
+    ordered = sorted(items, key=lambda item: (item["slice"], list(item["order"]), item["sequence"]))
+    chunks = [chunk for item in ordered if (chunk := _open(slabs, item)) is not None]
+    while chunks:
+        batch = _copy(chunks, buffers)
+        kept = [chunk for chunk in chunks if not chunk.stale]
+        if len(kept) == len(chunks):
+            return batch, len(items) - len(kept)
+        chunks = kept
+    raise StaleRead(
+        f"none of {len(items)} chunks is readable any more: the store freed them before they were read"
+    )
+
+
+def _open(slabs: Slabs, item: dict[str, Any]) -> Chunk | None:
+    try:
+        layout, columns, generations = slabs.open(item)
+    except PeerLost:
+        slabs.forget(int(item["slab"]))
+        return None
+    return Chunk(
+        layout, columns, generations, int(item["offset"]) // layout.cell_bytes, int(item["generation"]),
+        np.asarray(item["lengths"], np.int32), int(item["num_finals"]),
+    )  # fmt: skip
+
+
+def _copy(chunks: list[Chunk], buffers: Buffers) -> Columns:
+    row = final = 0
+    for chunk in chunks:
+        chunk.row, chunk.final = row, final
+        row, final = row + chunk.layout.num_rows, final + chunk.num_finals
+    length = max(chunk.length for chunk in chunks)
+    batch: Columns = {"lengths": np.concatenate([chunk.lengths for chunk in chunks])}
+    timed = []
+    for column in chunks[0].layout.columns:
+        name = column.name
+        if name.startswith("obs/"):
+            batch[name] = _observations(name, chunks, length, row, buffers)
+        elif name.startswith("final_obs/"):
+            batch[name] = _final_observations(name, chunks, final, buffers)
+        elif name.startswith("final_") and name != "final_slot":
+            batch[name] = np.concatenate([c.column(name)[: c.num_finals] for c in chunks])
+        elif name not in _PER_ROW:
+            timed.append(name)
+            target = batch[name] = buffers.get(name, (length, row, *column.shape[2:]), np.dtype(column.dtype))
+            for chunk in chunks:
+                target[: chunk.length, chunk.rows] = chunk.column(name)[: chunk.length]
+        elif name != "lengths":
+            batch[name] = np.concatenate([c.column(name) for c in chunks])
+    _finish(batch, timed, chunks, length)
+    return batch
+
+
+def _finish(batch: Columns, timed: list[str], chunks: list[Chunk], length: int) -> None:
+    """Rebase final slots, blank what is beyond each row's length, add the columns made here."""
+    inside = np.arange(length)[:, None] < batch["lengths"]
+    for chunk in chunks:
+        slot = batch["final_slot"][:, chunk.rows]
+        slot[(slot < 0) | (slot >= chunk.num_finals)] = -1
+        slot[slot >= 0] += chunk.final
+    if not inside.all():
+        for name in timed:
+            batch[name][~inside] = -1 if name in ("final_slot", "episode") else 0
+    batch["valid"] = inside & ~batch["interrupted"]
+    batch["start"] = inside & (batch["step"] == 0)
+    if "carry" in batch:
+        batch["state"] = np.ascontiguousarray(batch.pop("carry")).view(np.float32)
+
+
+def _observations(name: str, chunks: list[Chunk], length: int, num_rows: int, buffers: Buffers) -> np.ndarray:
+    """[T+1, N, ...], or [T+1, N, K, ...] with the frames of each row's running episode."""
+    head, depth = chunks[0].column(name), chunks[0].layout.num_history + 1
+    inner = head.shape[2:] if depth == 1 else (depth, *head.shape[2:])
+    target = buffers.get(name, (length + 1, num_rows, *inner), head.dtype)
+    for chunk in chunks:
+        end, frames = chunk.length + 1, chunk.column(name)
+        part = target[:, chunk.rows]
+        if depth == 1:
+            part[:end] = frames[:end]
+        else:
+            _stack(part[:end], frames, _since_start(chunk, depth), depth)
+        if end <= length or (chunk.lengths != chunk.length).any():
+            part[np.arange(length + 1)[:, None] > chunk.lengths] = 0
+    return target
+
+
+def _since_start(chunk: Chunk, depth: int) -> np.ndarray:
+    """int [T+1, N]: decisions since the first of the running episode, counted up to K-1 at least.
+
+    Not ``step``, which counts executed environment steps. An episode that began before the chunk is
+    far enough away: the frames stored before the first are already those of that episode.
+    """
+    end, rows = chunk.length, np.arange(chunk.layout.num_rows)
+    start = np.zeros((end + 1, chunk.layout.num_rows), bool)
+    start[:end] = chunk.column("step")[:end] == 0
+    start[chunk.lengths, rows] = chunk.column("last_step") == 0
+    time = np.arange(end + 1)[:, None]
+    return time - np.maximum.accumulate(np.where(start, time, 1 - depth), axis=0)
+
+
+def _stack(target: np.ndarray, frames: np.ndarray, since: np.ndarray, depth: int) -> None:
+    """Write [T, N, K, ...] into ``target`` from ``frames`` [K-1+T, N, ...].
+
+    ``since`` [T, N]: a frame before the episode's first is the first. Most rows are far from a start,
+    so all are copied by slices and those that are near one are then written again.
+    """
+    for place in range(depth):
+        target[:, :, place] = frames[place : place + len(target)]
+    time, row = (since < depth - 1).nonzero()
+    begun = since[time, row]
+    for place in range(depth - 1):
+        age = np.minimum(depth - 1 - place, begun)
+        target[time, row, place] = frames[time + depth - 1 - age, row]
+
+
+def _final_observations(name: str, chunks: list[Chunk], num_finals: int, buffers: Buffers) -> np.ndarray:
+    """[M, ...], or [M, K, ...]: the final frame behind the K-1 frames before it."""
+    head, depth = chunks[0].column(name), chunks[0].layout.num_history + 1
+    inner = head.shape[1:] if depth == 1 else (depth, *head.shape[1:])
+    target = buffers.get(name, (num_finals, *inner), head.dtype)
+    for chunk in chunks:
+        part, last = target[chunk.finals], chunk.column(name)[: chunk.num_finals]
+        if depth == 1:
+            part[:] = last
+            continue
+        part[:, -1] = last
+        slot = chunk.column("final_slot")[: chunk.length]
+        inside = np.arange(chunk.length)[:, None] < chunk.lengths
+        time, row = (inside & (slot >= 0) & (slot < chunk.num_finals)).nonzero()
+        begun = _since_start(chunk, depth)[time, row]
+        frames = chunk.column("obs/" + name.removeprefix("final_obs/"))
+        for place in range(depth - 1):
+            age = np.minimum(depth - 2 - place, begun)
+            part[slot[time, row], place] = frames[time + depth - 1 - age, row]
+    return target

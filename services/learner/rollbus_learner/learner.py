@@ -1,0 +1,350 @@
+"""The learner: sample, update, publish, checkpoint. One loop for all algorithms."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rollbus_accel.backends.base import choose, resolve_device
+from rollbus_core.checkpoints import listed, take_lineage
+from rollbus_core.feed import Feed
+from rollbus_core.log import get_logger
+from rollbus_core.member import Member
+from rollbus_core.metrics import MetricsWriter
+from rollbus_core.paths import RunPaths
+from rollbus_core.requests import Requests
+from rollbus_core.service import Service
+from rollbus_core.slabs import SlabFolder
+from rollbus_core.weights.base import WeightSink, to_image
+from rollbus_learner.algorithm import Algorithm
+from rollbus_learner.audit import Audit
+from rollbus_learner.checkpoint import Checkpoints
+from rollbus_learner.gather import SlabReader
+from rollbus_learner.loop import NonFiniteLoss
+from rollbus_learner.schedule import Every, RecentReturn, Shares
+from rollbus_learner.trainer import Trainer, check_gap, dump
+from rollbus_wire.errors import CheckpointError, StaleRead
+from rollbus_wire.link import Link, Poller
+from rollbus_wire.messages import (
+    Batch,
+    CheckpointSaved,
+    Consumed,
+    Durable,
+    Evaluated,
+    Fault,
+    Message,
+    Notice,
+    OpenTable,
+    Sample,
+    TableState,
+)
+
+TABLE = "train"
+#: Stages may last this long; an update ten times the last one, at least the default.
+FIRST_UPDATE_S, CHECKPOINT_S = 120.0, 120.0
+#: Time until a refused request is made again.
+RETRY_S = 1.0
+
+
+class Learner(Service):
+    """One learner of one table. ``weights`` is where actors read from."""
+
+    role = "learner"
+
+    def __init__(
+        self, name: str, algorithm: Algorithm, feed: Feed, recipe: Any, paths: RunPaths, *,
+        registry: Link, store: Link, weights: WeightSink,
+    ) -> None:  # fmt: skip
+        """``recipe`` has the sections run, learner, checkpoint, eval, stop_when, broker, deploy."""
+        super().__init__(name)
+        self.recipe, self.paths, self.feed = recipe, paths, feed
+        self.registry, self.store, self.weights = registry, store, weights
+        self.log = get_logger(paths, name)
+        device = resolve_device(recipe.learner.device, choose(recipe.deploy.backend))
+        self.trainer = Trainer(
+            algorithm, feed, device=device, seed=recipe.run.seed, total_steps=recipe.run.total_steps
+        )
+        self.checkpoints = Checkpoints(paths.checkpoints, recipe.checkpoint.keep, paths.config)
+        self.reader = SlabReader(SlabFolder(paths.store if recipe.broker.fsync else paths.runtime))
+        self.member: Member = Member(
+            registry, self.role, name,
+            stats=self.stats, state=lambda: self.state, on_registered=lambda _: self._send_notice(),
+        )  # fmt: skip
+        self._requests = Requests(store)
+        self._metrics = MetricsWriter(paths, on_missing=lambda text: self.log.warning(text))
+        self._audit = Audit(paths.audit) if recipe.run.audit else None
+        self._last: dict[str, Any] = {}
+        self._batch: Batch | None = None
+        self._retry_at = 0.0
+        self._opened = False
+        self._notice: Notice | None = None
+        self._unpublished: bytes | None = None
+        #: Announced checkpoints that no evaluation has come for.
+        self._awaited: list[Path] = []
+        self._returns, self._shares = RecentReturn(), Shares(time.monotonic())
+        self._update_s = FIRST_UPDATE_S / 10
+        self._saved_at = -1
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self, poller: Poller) -> None:
+        super().start(poller)
+        poller.add(self.registry)
+        poller.add(self.store)
+        self._resume()
+        steps = self.trainer.counters.env_steps
+        self._save_due = Every(self.recipe.checkpoint.every_steps, steps)
+        self._eval_due = Every(self.recipe.eval.every_steps, steps)
+        self._started = self._free_since = self._row_at = time.monotonic()
+        self._unpublished = self._image()
+
+    def poll(self) -> bool:
+        busy = False
+        for envelope in self.member.poll():
+            busy = True
+            if isinstance(envelope.message, Evaluated):
+                self._evaluated(envelope.message)
+        busy |= self._requests.poll()[0]
+        if self.state == "stopped" or self.member.registered is None:
+            return busy
+        self._publish()
+        if self._unpublished is None and not self._opened and time.monotonic() >= self._retry_at:
+            self._open()
+        if self._batch is not None:
+            batch, self._batch = self._batch, None
+            self._learn(batch)
+            return True
+        if self.state == "run" and not len(self._requests) and time.monotonic() >= self._retry_at:
+            self._sample()
+        return busy
+
+    def wake_in_s(self) -> float:
+        return 0.005 if self._unpublished is not None else 0.1
+
+    def drain(self) -> None:
+        if self.state != "stopped":
+            self.log.info("draining", updates=self.trainer.counters.updates)
+            self._finish(final=False)
+
+    def stop(self) -> None:
+        self.member.leave("finished" if self.state == "stopped" else "failed")
+        self._metrics.close()
+        if self._audit is not None:
+            self._audit.close()
+        for link in (self.registry, self.store):
+            link.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers of the heartbeat."""
+        counters = self.trainer.counters
+        own = {
+            "updates": counters.updates, "env_steps": counters.env_steps, "episodes": counters.episodes,
+            "version": str(counters.version), "return_mean": self._returns.mean,
+            "episode_length": self._last.get("length_mean"), "stale_chunks": self.reader.stale_chunks,
+        }  # fmt: skip
+        return self._last | own | self._shares.read(time.monotonic())
+
+    # --- data -----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        counters = self.trainer.counters
+        self._opened = True
+        self._requests.ask(
+            OpenTable(TABLE, self.feed.table.model_dump(), list(counters.version), counters.applied),
+            self._on_open,
+        )
+
+    def _on_open(self, message: Message) -> None:
+        if not isinstance(message, TableState):
+            self._refused("open table", message)
+        elif self.state != "stopped":
+            self.state = "run"
+            if self._reached_end():
+                self._finish(final=True)
+
+    def _sample(self) -> None:
+        self.member.stage("sample")
+        replay = self.feed.unit == "step"
+        self._requests.ask(
+            Sample(
+                TABLE, self.feed.num_batches if replay else 0, self.feed.batch_size if replay else 0,
+                self.trainer.draw_seed(),
+            ),
+            self._on_sample,
+        )  # fmt: skip
+
+    def _on_sample(self, message: Message) -> None:
+        if isinstance(message, Batch):
+            self._batch = message
+        else:
+            self._refused("sample", message)
+
+    def _refused(self, what: str, message: Message) -> None:
+        """The store does not have what it had: open the table again, from what is applied."""
+        self._opened, self._retry_at = False, time.monotonic() + RETRY_S
+        text = f"{message.code}: {message.text}" if isinstance(message, Fault) else message.kind
+        self.log.warning("refused by the store", request=what, answer=text)
+
+    def _learn(self, message: Batch) -> None:
+        """One update, from the slabs to the next version."""
+        if self.state == "stopped":
+            return
+        before, counters = self.trainer.counters.env_steps, self.trainer.counters
+        times = [time.monotonic()]
+        self.member.stage("update", max(2.0, 10 * self._update_s))
+        metrics = self._apply(message, times)
+        self._unpublished = self._image()
+        self._publish()
+        times.append(time.monotonic())
+        self._requests.ask(
+            Consumed(TABLE, message.sequence, list(counters.version), counters.updates), lambda _: None
+        )
+        self._record(metrics, times, counters.env_steps - before)
+        check_gap(metrics, self.recipe.learner.gap_limit)
+        self._save_what_is_due()
+        self._free_since = time.monotonic()
+        if self._reached_end():
+            self._finish(final=True)
+
+    def _apply(self, message: Batch, times: list[float]) -> dict[str, float]:
+        """Gather and update; appends the time after each to ``times``."""
+        trainer = self.trainer
+        try:
+            batch = self.reader.read(message)
+        except StaleRead as error:
+            self.log.warning("batch lost", sequence=message.sequence, reason=str(error))
+            self.reader.stale_chunks += len(message.chunks)
+            trainer.skip(message.sequence)
+            times += [time.monotonic()] * 2
+            return {"samples": 0}
+        times.append(time.monotonic())
+        try:
+            metrics = trainer.apply(batch, message.sequence, message.total_steps)
+        except NonFiniteLoss as error:
+            path = dump(error, self.paths.root, trainer.counters.updates)
+            self.log.error("not finite", term=error.term, step=error.step, minibatch=str(path))
+            raise
+        times.append(time.monotonic())
+        if self._audit is not None:
+            self._audit.applied(self.reader.slabs, message.chunks, message.sequence, trainer.counters.version)
+        return metrics
+
+    def _record(self, metrics: dict[str, float], times: list[float], steps: int) -> None:
+        now, counters = times[-1], self.trainer.counters
+        self._update_s = times[2] - times[0]
+        if metrics.get("episodes"):
+            self._returns.add(metrics["return_mean"], metrics["episodes"])
+        self._shares.add(now, now - times[0], steps)
+        self._last = {name: value for name, value in metrics.items() if name != "return_mean"}
+        self._metrics.write(
+            {
+                "update": counters.updates, "env_steps": counters.env_steps,
+                "env_steps_per_s": steps / max(now - self._row_at, 1e-9),
+                "version": str(counters.version), **metrics, "stale_chunks": self.reader.stale_chunks,
+                "sample_s": times[0] - self._free_since, "gather_s": times[1] - times[0],
+                "update_s": times[2] - times[1], "publish_s": times[3] - times[2],
+            }
+        )  # fmt: skip
+        self._row_at = now
+
+    # --- weights --------------------------------------------------------------------------------
+
+    def _image(self) -> bytes:
+        return to_image(self.trainer.published())
+
+    def _publish(self) -> None:
+        """Give actors the newest version; again at the next turn if no buffer is free."""
+        if self._unpublished is None:
+            return
+        notice = self.weights.publish(self.trainer.counters.version, self._unpublished)
+        if notice is not None:
+            self._notice, self._unpublished = notice, None
+            self._send_notice()
+
+    def _send_notice(self) -> None:
+        if self._notice is not None:
+            self.member.send(self._notice)
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Restore the last checkpoint if the recipe wants it; every start has a lineage of its own."""
+        mode, counters = self.recipe.run.resume, self.trainer.counters
+        exists = bool(listed(self.paths.checkpoints))
+        if mode == "must" and not exists:
+            raise CheckpointError(
+                f"run.resume is must, but {self.paths.checkpoints} has no checkpoint; "
+                "give the folder of a run that has one"
+            )
+        if exists and mode != "never":
+            self.checkpoints.load("last", self.trainer.training)
+            self._saved_at = counters.updates
+            self.log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)
+        counters.lineage = take_lineage(self.paths.checkpoints)
+
+    def _save_what_is_due(self) -> None:
+        steps = self.trainer.counters.env_steps
+        wanted, recent = self.recipe.eval.start_return, self._returns.mean
+        evaluate = self._eval_due.due(steps) and (wanted is None or (recent is not None and recent >= wanted))
+        if not evaluate and not self._save_due.due(steps):
+            return
+        path = self._save()
+        self._save_due.done(steps)
+        if evaluate:
+            self._eval_due.done(steps)
+            self._announce(path, final=False)
+
+    def _save(self) -> Path:
+        began, counters = time.monotonic(), self.trainer.counters
+        self.member.stage("checkpoint", CHECKPOINT_S)
+        path = self.checkpoints.save(self.trainer.training, self._awaited)
+        self._saved_at = counters.updates
+        self._requests.ask(Durable(TABLE, counters.applied), lambda _: None)
+        self._shares.add(time.monotonic(), time.monotonic() - began, 0)
+        self.log.info("saved", checkpoint=path.name, env_steps=counters.env_steps)
+        return path
+
+    def _announce(self, path: Path, *, final: bool) -> None:
+        counters = self.trainer.counters
+        self._awaited = [*self._awaited[-1:], path]
+        self.member.send(
+            CheckpointSaved(str(path), list(counters.version), counters.env_steps, counters.updates, final)
+        )
+
+    def _evaluated(self, message: Evaluated) -> None:
+        """Keep the best; stop if it is good enough."""
+        path, result = Path(message.path), message.result
+        score = float(result["mean_return"])
+        if self.checkpoints.files.mark_best(path, score):
+            self.log.info("best so far", checkpoint=path.name, mean_return=score)
+        if path in self._awaited:
+            self._awaited = self._awaited[self._awaited.index(path) + 1 :]
+        wanted = self.recipe.stop_when
+        enough = len(result.get("episodes", ())) >= (wanted.episodes or self.recipe.eval.episodes)
+        if (
+            wanted.eval_return is not None
+            and score >= wanted.eval_return
+            and enough
+            and self.state != "stopped"
+        ):
+            self.log.info("good enough", mean_return=score, wanted=wanted.eval_return)
+            self._finish(final=True)
+
+    # --- end ------------------------------------------------------------------------------------
+
+    def _reached_end(self) -> bool:
+        limit_s = self.recipe.run.wall_limit_s
+        out_of_time = bool(limit_s) and time.monotonic() - self._started >= limit_s
+        return out_of_time or self.trainer.counters.env_steps >= self.recipe.run.total_steps
+
+    def _finish(self, *, final: bool) -> None:
+        """Save what is not saved; a ``final`` checkpoint is evaluated, one of an interruption is not."""
+        counters = self.trainer.counters
+        if counters.updates != self._saved_at and (final or counters.updates):
+            self._save()
+        if final:
+            path = (self.paths.checkpoints / "last").resolve()
+            self._announce(path, final=True)
+            self.log.info("finished", env_steps=counters.env_steps, updates=counters.updates)
+        self.state = "stopped"

@@ -1,0 +1,123 @@
+"""One update of any algorithm, as a function of its arguments. Effects are at the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from rollbus_learner.algorithm import Algorithm, Loss, Progress, Step
+from rollbus_learner.minibatch import minibatches
+from rollbus_learner.optim import StepOptimiser
+from rollbus_wire.errors import Diverged
+
+if TYPE_CHECKING:
+    from rollbus_learner.algorithm import Batch, Roles
+
+
+class NonFiniteLoss(Diverged):
+    """A term of a loss (before its step was taken) or a gradient is NaN or infinite.
+
+    ``batch`` is the minibatch that gave it.
+    """
+
+    def __init__(self, term: str, step: str, value: float, batch: Batch) -> None:
+        super().__init__(
+            f"{term} of step {step!r} is {value}: nothing of this update is published or saved. Lower the "
+            "learning rate, set a gradient limit, or look at the minibatch that was written to the run folder"
+        )
+        self.term, self.step, self.batch = term, step, batch
+
+
+class Sums:
+    """Metrics as sums and counts, divided once at the end."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, float] = {}
+
+    def add(self, name: str, numerator: float, count: float = 1.0) -> None:
+        """Add ``numerator`` over ``count`` samples."""
+        self._sums[name] = self._sums.get(name, 0.0) + numerator
+        self._counts[name] = self._counts.get(name, 0.0) + count
+
+    def means(self) -> dict[str, float]:
+        """Mean per name; without those of no sample."""
+        return {name: self._sums[name] / count for name, count in self._counts.items() if count}
+
+
+def update(
+    algorithm: Algorithm,
+    roles: Roles,
+    optimisers: Mapping[str, StepOptimiser],
+    batch: Batch,
+    progress: Progress,
+    generator: torch.Generator,
+) -> dict[str, float]:
+    """Label, then epochs x minibatches x steps; returns means over all samples gone through.
+
+    Raises `NonFiniteLoss` before the optimiser step at the first term that is not finite.
+    """
+    factors = algorithm.before_update(progress)
+    for name, optimiser in optimisers.items():
+        optimiser.scale(factors.get(name, 1.0))
+    labels = algorithm.label(batch, roles, progress)
+    sums = Sums()
+    num_minibatches = _epochs(algorithm, roles, optimisers, batch, generator, sums)
+    metrics = {**labels, **sums.means(), "minibatches": float(num_minibatches)}
+    algorithm.after_update(batch, roles, metrics)
+    return metrics
+
+
+def _epochs(
+    algorithm: Algorithm,
+    roles: Roles,
+    optimisers: Mapping[str, StepOptimiser],
+    batch: Batch,
+    generator: torch.Generator,
+    sums: Sums,
+) -> int:
+    """All epochs, or until `Algorithm.after_step` ends the update; the minibatches gone through."""
+    plan, steps, done = algorithm.plan(), algorithm.steps(), 0
+    for _ in range(plan.epochs):
+        for part in minibatches(batch, plan, generator):
+            done += 1
+            for step in steps:
+                if done % step.every:
+                    continue
+                metrics = take(step, roles, optimisers[step.name], part, sums)
+                if algorithm.after_step(roles, step.name, metrics):
+                    return done
+    return done
+
+
+def take(step: Step, roles: Roles, optimiser: StepOptimiser, batch: Batch, sums: Sums) -> dict[str, float]:
+    """One optimiser step on one minibatch; returns its own means."""
+    optimiser.zero()
+    loss = step.loss(roles, batch)
+    means = _collect(loss, step, batch, sums)
+    total = sum(numerator / count.clamp(min=1) for numerator, count in loss.terms.values())
+    assert isinstance(total, torch.Tensor), f"step {step.name} has no terms"
+    optimiser.backward(total)
+    norm = float(optimiser.apply())
+    if norm - norm != 0.0:
+        raise NonFiniteLoss("gradient norm", step.name, norm, batch)
+    sums.add(f"grad_norm_{step.name}", norm)
+    return means
+
+
+def _collect(loss: Loss, step: Step, batch: Batch, sums: Sums) -> dict[str, float]:
+    """Read all numerators and counts at once (one wait for the device), check, and add them up."""
+    both = {**loss.metrics, **loss.terms}
+    flat = torch.stack(
+        [x.detach().reshape(()).to(torch.float64) for pair in both.values() for x in pair]
+    ).tolist()
+    means = {}
+    for index, name in enumerate(both):
+        numerator, count = flat[2 * index], flat[2 * index + 1]
+        if name in loss.terms and numerator - numerator != 0.0:
+            raise NonFiniteLoss(f"loss term {name!r}", step.name, numerator, batch)
+        sums.add(name, numerator, count)
+        means[name] = numerator / max(count, 1.0)
+    return means
