@@ -8,10 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
+
 from rollbus_core.config.models import EnvConfig
 from rollbus_core.member import DEFAULT_STAGE_DEADLINE_S, Member
 from rollbus_core.requests import Replies
 from rollbus_core.service import Service
+from rollbus_simulator.counters import Counters, Rates
+from rollbus_simulator.episodes import EpisodeSource
+from rollbus_simulator.holders import Holder, StaleAssignment, UnknownSlice
+from rollbus_simulator.peers import PING_S, Peers
+from rollbus_simulator.sessions import Session
+from rollbus_simulator.slices import Slice, SliceSettings
+from rollbus_simulator.workers import Workers
 from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError, PeerLost, RollbusError, SpecError
 from rollbus_wire.link import Envelope, Link, Poller, drain, local_pair
@@ -28,14 +36,6 @@ from rollbus_wire.messages import (
 )
 from rollbus_wire.peer import Peer
 from rollbus_wire.spec import EnvSpec
-
-from rollbus_simulator.counters import Counters, Rates
-from rollbus_simulator.episodes import EpisodeSource
-from rollbus_simulator.holders import Holder, StaleAssignment, UnknownSlice
-from rollbus_simulator.peers import PING_S, Peers
-from rollbus_simulator.sessions import Session
-from rollbus_simulator.slices import Slice, SliceSettings
-from rollbus_simulator.workers import Workers
 
 #: How soon a killed worker is looked for.
 WORKER_POLL_S = 0.1
@@ -183,8 +183,9 @@ class Hub(Service):
         }
 
     def _available(self) -> list[dict[str, Any]]:
+        spec = self.spec.to_data() if self.spec else {}
         return [
-            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint}
+            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint, "spec": spec}
             for each in self.slices.values()
             if each.available
         ]
