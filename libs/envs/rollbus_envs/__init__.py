@@ -1,1 +1,4 @@
 """Environments, one file each; a file is found by its name."""
+
+#: Modules that are no environments.
+NOT_PLUGINS = ("worker",)

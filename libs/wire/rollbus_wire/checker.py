@@ -121,7 +121,7 @@ def equal(a: Any, b: Any) -> bool:
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape:
         return False
-    return bool(np.arrayequal(a, b) or (a.dtype.kind == "f" and ((a == b) | ((a != a) & (b != b))).all()))
+    return bool(np.array_equal(a, b) or (a.dtype.kind == "f" and ((a == b) | ((a != a) & (b != b))).all()))
 
 
 def only(episode: Episode, row: int) -> Episode:

@@ -81,8 +81,8 @@ class Env:
 class Rows(Env):
     """Gymnasium-style environments, one per row.
 
-    Flat observations get the key "obs", maps are flattened to "a/b", float64 becomes float32, a
-    discrete observation becomes one-hot. The time limit of the wrappers goes into the spec and is
+    Flat observations get the key "obs", maps are flattened to "a/b", float64 becomes float32,
+    discrete observations and actions count from 0. The time limit of the wrappers goes into the spec and is
     kept by the hub. ``has_success``: success is in ``info`` under "success" or "is_success"; None
     reads an attribute ``has_success`` of the environment.
     """

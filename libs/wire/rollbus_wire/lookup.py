@@ -11,10 +11,14 @@ from .errors import ConfigError, MissingPackage
 
 
 def names(package: str) -> List[str]:
-    """The plug-ins of ``package``: its modules that do not start with an underscore."""
+    """The plug-ins of ``package``: its modules that do not start with an underscore.
+
+    A package may name further modules that are none in ``NOT_PLUGINS``.
+    """
     module = importlib.import_module(package)
+    others = ("base",) + tuple(getattr(module, "NOT_PLUGINS", ()))
     found = (info.name for info in pkgutil.iter_modules(module.__path__))
-    return sorted(name for name in found if not name.startswith("_") and name != "base")
+    return sorted(name for name in found if not name.startswith("_") and name not in others)
 
 
 def find(package: str, name: str) -> Any:

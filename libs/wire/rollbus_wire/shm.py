@@ -12,15 +12,15 @@ _SIZE = 16
 
 
 def write_nonce(folder: Union[str, Path]) -> str:
-    """Write a file of random bytes into ``folder``; ``NAME:HEX`` names it and what it holds."""
+    """Write a file of random bytes into ``folder``; ``NAME=HEX`` names it and what it holds."""
     name = PREFIX + os.urandom(8).hex()
-    content = os.urandom(_SIZE)
+    content = os.urandom(_SIZE).hex()
     descriptor = os.open(str(Path(folder) / name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        os.write(descriptor, content)
+        os.write(descriptor, content.encode())
     finally:
         os.close(descriptor)
-    return "%s:%s" % (name, content.hex())
+    return "%s=%s" % (name, content)
 
 
 def same_memory(nonce: str, folder: Union[str, Path]) -> bool:
@@ -28,23 +28,23 @@ def same_memory(nonce: str, folder: Union[str, Path]) -> bool:
 
     The name is looked up in ``folder`` only: what comes from outside never chooses a path.
     """
-    name, _, digits = nonce.partition(":")
+    name, _, digits = nonce.partition("=")
     if not name.startswith(PREFIX) or os.path.basename(name) != name:
         return False
     try:
-        expected = bytes.fromhex(digits)
         descriptor = os.open(str(Path(folder) / name), os.O_RDONLY | os.O_NOFOLLOW)
-    except (OSError, ValueError):
+    except OSError:
         return False
     try:
-        return len(expected) == _SIZE and hmac.compare_digest(os.read(descriptor, _SIZE + 1), expected)
+        found = os.read(descriptor, 2 * _SIZE + 1)
     finally:
         os.close(descriptor)
+    return len(found) == 2 * _SIZE and hmac.compare_digest(found, digits.encode())
 
 
 def remove_nonce(nonce: str, folder: Union[str, Path]) -> None:
     """Remove the file of one's own ``nonce``."""
     try:
-        os.unlink(str(Path(folder) / os.path.basename(nonce.partition(":")[0])))
+        os.unlink(str(Path(folder) / os.path.basename(nonce.partition("=")[0])))
     except FileNotFoundError:
         pass

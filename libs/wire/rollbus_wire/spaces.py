@@ -21,21 +21,18 @@ FLAT_KEY = "obs"
 class _Leaf:
     """One array of an observation: where it is in the value, and its spec."""
 
-    def __init__(self, key: str, path: Tuple[Any, ...], spec: ArraySpec, first: int) -> None:
+    def __init__(self, key: str, path: Tuple[Any, ...], spec: ArraySpec, first: Any) -> None:
         self.key, self.path, self.spec = key, path, spec
         self.dtype = np.dtype(spec.dtype)
-        #: First value of a discrete space that is given as one-hot.
+        #: First value of a space of classes, which count from 0 on the wire.
         self.first = first
+        self.shifted = bool(np.any(first))
 
     def gather(self, values: Sequence[Any]) -> np.ndarray:
         """[R, ...] from one observation per row, as a new array."""
         for step in self.path:
             values = [value[step] for value in values]
         shape = self.spec.shape
-        if self.spec.layout == "onehot":
-            out = np.zeros((len(values),) + shape, self.dtype)
-            out[np.arange(len(values)), [int(v) - self.first for v in values]] = 1
-            return out
         out = np.empty((len(values),) + shape, self.dtype)
         for i, value in enumerate(values):
             if getattr(value, "shape", None) != shape:
@@ -46,7 +43,7 @@ class _Leaf:
                         % (self.key, list(value.shape), list(shape))
                     )
             out[i] = value
-        return out
+        return out - self.first if self.shifted else out
 
 
 class Observations:
@@ -61,6 +58,16 @@ class Observations:
         """One new array [R, ...] per key from one observation per row."""
         return {leaf.key: leaf.gather(values) for leaf in self._leaves}
 
+    def convert(self, value: Any) -> Dict[str, np.ndarray]:
+        """New arrays [R, ...] from an observation that is batched already."""
+        out = {}
+        for leaf in self._leaves:
+            array = value
+            for step in leaf.path:
+                array = array[step]
+            out[leaf.key] = np.array(array - leaf.first if leaf.shifted else array, leaf.dtype)
+        return out
+
     def _add(self, space: Any, names: Tuple[str, ...], path: Tuple[Any, ...]) -> None:
         inner = getattr(space, "spaces", None)
         if inner is not None:
@@ -73,19 +80,19 @@ class Observations:
         self._leaves.append(_Leaf(key, path, spec, first))
 
 
-def _array_spec(space: Any, key: str) -> Tuple[ArraySpec, int]:
+def _array_spec(space: Any, key: str) -> Tuple[ArraySpec, Any]:
     shape = tuple(getattr(space, "shape", None) or ())
     if hasattr(space, "low") and hasattr(space, "high"):
         return _box_spec(space, shape, key), 0
     if hasattr(space, "nvec"):
-        first = np.asarray(getattr(space, "start", 0))
-        high = float((first + np.asarray(space.nvec) - 1).max())
-        return ArraySpec("int64", shape, low=float(first.min()), high=high), 0
+        starts = np.asarray(getattr(space, "start", 0), np.int64)
+        high = float(np.asarray(space.nvec).max() - 1)
+        return ArraySpec("int64", shape, low=0.0, high=high, layout="onehot"), starts
     if hasattr(space, "n"):
         if shape:
             return ArraySpec("int8", shape, low=0.0, high=1.0), 0
-        spec = ArraySpec("float32", (int(space.n),), low=0.0, high=1.0, layout="onehot")
-        return spec, int(getattr(space, "start", 0))
+        first = int(getattr(space, "start", 0))
+        return ArraySpec("int64", (), low=0.0, high=float(space.n - 1), layout="onehot"), first
     raise SpecError(
         "observation %r is in a %s; arrays come from Box, Discrete, MultiDiscrete, MultiBinary, "
         "Dict and Tuple" % (key, type(space).__name__)
