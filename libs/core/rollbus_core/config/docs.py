@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rollbus_core.config import plugins
-from rollbus_core.config.explain import REQUIRED, default_of
+from rollbus_core.config.explain import REQUIRED, default_of, meaning
 from rollbus_core.config.recipe import SECTIONS, section_models
 from rollbus_core.config.schema import recipe_schema
 from rollbus_core.config.values import describe, unit
@@ -35,6 +35,7 @@ another recipe, `key=value` on the command line comes last (`rollbus train recip
 YAML is read by the rules of version 1.2: `1e-4` and `1_000` are numbers, `on` and `12:30` are strings.
 """
 _TABLE = "| key | type | unit | default | meaning |\n|---|---|---|---|---|"
+_PLUGIN_NOTE = "Keys of every {section} plug-in; the one that `{section}.name` names adds its own."
 _SHOWN_DIFFERENCES = 20
 
 
@@ -49,7 +50,7 @@ def markdown() -> str:
             continue
         base = plugins.base_model(section)
         names = plugins.names(section)
-        parts.append(_section(section, base, f"The plug-in `{section}.name` adds its own keys."))
+        parts.append(_section(section, base, _PLUGIN_NOTE.format(section=section)))
         for name in names:
             model = plugins.section_model(section, name)
             parts.append(f"### {section}: {name}\n")
@@ -97,9 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _section(section: str, model: type[BaseModel], note: str = "", skip: Sequence[str] = ()) -> str:
-    text = " ".join((model.__doc__ or "").split("\n\n")[0].split())
-    if note and note not in text:
-        text = f"{text.removesuffix(' The plug-in adds its own keys.')} {note}"
+    text = note or " ".join((model.__doc__ or "").split("\n\n")[0].split())
     rows = []
     for name, field in model.model_fields.items():
         if name not in skip:
@@ -108,7 +107,7 @@ def _section(section: str, model: type[BaseModel], note: str = "", skip: Sequenc
                 describe(field),
                 unit(field),
                 _default(field),
-                field.description or "",
+                meaning(section, name, field),
             )
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     if not rows:

@@ -15,7 +15,7 @@ from rollbus_wire import __version__
 def to_yaml(recipe: Recipe, origins: Mapping[str, str]) -> str:
     """Loading this text gives the same recipe and the same origins."""
     lines = [f"{RESOLVED_MARK} of Rollbus {__version__}; comments say where values come from."]
-    for section, settings in recipe.model_dump(mode="json").items():
+    for section, settings in recipe.model_dump().items():
         lines.append(f"{section}:")
         lines += [
             f"  {key}: {_inline(value)}  # {origins[f'{section}.{key}']}" for key, value in settings.items()

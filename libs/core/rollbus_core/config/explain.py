@@ -55,6 +55,13 @@ def default_of(field: FieldInfo) -> Any:
     return default.model_dump(mode="json") if isinstance(default, BaseModel) else default
 
 
+def meaning(section: str, name: str, field: FieldInfo) -> str:
+    """What the key is for."""
+    if name == "name" and section in plugins.PLUGIN_PACKAGES and not field.description:
+        return f"Plug-in: a file of {plugins.PLUGIN_PACKAGES[section]}, or the dotted path of your module."
+    return field.description or ""
+
+
 def _models(resolved: Resolved | None) -> dict[str, type[BaseModel]]:
     if resolved is not None:
         return {name: type(value) for name, value in resolved.recipe}
@@ -65,7 +72,7 @@ def _row(section: str, name: str, field: FieldInfo, resolved: Resolved | None) -
     key, default = f"{section}.{name}", default_of(field)
     row = {
         "key": key,
-        "meaning": field.description or "",
+        "meaning": meaning(section, name, field),
         "type": describe(field),
         "unit": unit(field),
         "default": default,

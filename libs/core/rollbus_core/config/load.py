@@ -141,11 +141,9 @@ def _unknown_keys(
         if isinstance(value, dict) and not name:
             problems.append(f"{where}; sections are {', '.join(SECTIONS)}{hint(key, SECTIONS)}")
             continue
-        text = f"{where} (value {value!r}){hint(key, valid)}"
-        owners = plugin_keys(section, name)
-        if owners:
-            text += f" ({name!r} is a key of {section} {', '.join(owners)})"
-        problems.append(text)
+        owners = " and ".join(map(repr, plugin_keys(section, name)))
+        advice = f"; it is a key of {section} {owners}" if owners else hint(key, valid)
+        problems.append(f"{where} (value {value!r}){advice}")
 
 
 def _validate(

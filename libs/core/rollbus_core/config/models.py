@@ -113,9 +113,7 @@ class EvalConfig(Section):
         "deterministic", "Mode of the policy or samples of it."
     )
     start_return: float | None = option(None, "Evaluate only once the training return reaches this.")
-    listen: str = option(
-        "", "With env.placement dial_in: address where environments for evaluation dial in."
-    )
+    listen: str = option("", "With env.placement dial_in: address where environments for evaluation dial in.")
 
 
 class StopConfig(Section):

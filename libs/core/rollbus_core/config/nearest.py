@@ -18,7 +18,7 @@ def nearest(key: str, valid: Iterable[str]) -> str:
     best, best_score = "", _CLOSE
     for candidate in valid:
         other_section, _, other = candidate.rpartition(".")
-        score = max(_similarity(name, other), difflib.SequenceMatcher(None, key, candidate).ratio() - 0.05)
+        score = _similarity(name, other)
         if other_section == section:
             score += 0.05
         if score > best_score:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, create_model, model_validator
 
 from rollbus_core.config.models import EnvConfig
 from rollbus_wire import lookup
-from rollbus_wire.errors import ConfigError
+from rollbus_wire.errors import ConfigError, RollbusError
 
 #: Section -> the package whose files are its plug-ins.
 PLUGIN_PACKAGES = {
@@ -89,13 +89,16 @@ def _merge(name: str, config: type[Any]) -> type[BaseModel]:
     for item in dataclasses.fields(config):
         if item.name in EnvConfig.model_fields:
             raise ConfigError(
-                f"environment {name!r}: its Config may not have the key {item.name!r} of every env"
+                f"environment {name!r}: its Config may not redefine the common key {item.name!r}"
             )
         fields[item.name] = (hints[item.name], _field(item))
     own = tuple(fields)
 
     def build(self: Any) -> Any:
-        config(**{key: getattr(self, key) for key in own})
+        try:
+            config(**{key: getattr(self, key) for key in own})
+        except RollbusError as error:
+            raise ValueError(str(error)) from None
         return self
 
     validators = {"build": cast(Any, model_validator(mode="after")(build))}

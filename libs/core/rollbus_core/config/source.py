@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -88,6 +88,7 @@ Dumper.add_representer(
         "tag:yaml.org,2002:str", text, style='"' if "\n" in text else None
     ),
 )
+Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
 
 
 def read(path: Path) -> Document:

@@ -1,0 +1,50 @@
+"""Every recipe is short, resolves, and states only what differs from the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollbus_core.config.explain import explain
+from rollbus_core.config.load import load, load_resolved
+from rollbus_core.config.source import DEFAULT
+
+ROOT = Path(__file__).parents[2]
+#: Keys that say what a recipe is about may state the default.
+NAMING = ("name", "id", "kind", "total_steps")
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+
+
+def test_there_are_recipes():
+    assert {"cartpole_ppo", "pendulum_sac", "halfcheetah_ppo", "toy_memory_ppo"} <= {r.stem for r in RECIPES}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe(path, tmp_path):
+    lines = path.read_text().splitlines()
+    assert len(lines) < 20 and lines[0].startswith("# ")
+    resolved = load(path, check_packages=False)
+    assert resolved.feed.summary
+    config = tmp_path / "config.yaml"
+    config.write_text(resolved.to_yaml())
+    assert load_resolved(config) == resolved
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_states_differences_only(path):
+    for row in explain("", load(path, check_packages=False)):
+        if row["origin"] != DEFAULT and row["key"].rpartition(".")[2] not in NAMING:
+            assert row["value"] != row["default"], f"{row['origin']}: {row['key']} is the default"
+
+
+def test_misspelt_key_of_a_real_recipe(tmp_path):
+    path = tmp_path / "typo.yaml"
+    text = (ROOT / "recipes/cartpole_ppo.yaml").read_text()
+    path.write_text(text.replace("learning_rate:", "lerning_rate:"))
+    line = path.read_text().splitlines().index("  lerning_rate: 1e-3") + 1
+    with pytest.raises(
+        Exception,
+        match=rf"typo\.yaml:{line}: unknown key 'algorithm\.lerning_rate' .*'algorithm\.learning_rate'",
+    ):
+        load(path, check_packages=False)

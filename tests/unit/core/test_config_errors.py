@@ -1,0 +1,173 @@
+"""What is wrong with a recipe is said before a process starts: key, place, value, what to do (T15)."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollbus_core.config.load import load, load_resolved
+from rollbus_wire.errors import ConfigError, MissingPackage
+
+ENV = "env: {name: config_fakes.reach, num_envs: 8}\n"
+POLICY = "policy: {name: config_fakes.silent}\n"
+ALGORITHM = "algorithm:\n  name: config_fakes.learn\n"
+PLUGINS = ENV + POLICY + ALGORITHM
+
+
+@pytest.fixture
+def refuse(tmp_path, monkeypatch):
+    """The lines of the error that a recipe gives."""
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(text: str, *overrides: str) -> list[str]:
+        Path("r.yaml").write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            load("r.yaml", overrides)
+        return str(caught.value).splitlines()
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("  lerning_rate: 1e-4\n", "r.yaml:5: unknown key 'algorithm.lerning_rate' (value 0.0001); did you mean 'algorithm.learning_rate'?"),
+        ("  lr: 1e-4\n", "r.yaml:5: unknown key 'algorithm.lr' (value 0.0001); did you mean 'algorithm.learning_rate'?"),
+        ("lr: 1e-4\n", "r.yaml:5: unknown key 'lr' (value 0.0001); did you mean 'algorithm.learning_rate'?"),
+        ("  total_steps: 5\n", "r.yaml:5: unknown key 'algorithm.total_steps' (value 5); did you mean 'run.total_steps'?"),
+        ("evaluation: {}\n", "did you mean 'eval'?"),
+        ("algoritm: {gamma: 1}\n", "did you mean 'algorithm'?"),
+        ("  xyzzy: 1\n", "r.yaml:5: unknown key 'algorithm.xyzzy' (value 1)"),
+        ("  tau: 1\n", "r.yaml:5: unknown key 'algorithm.tau' (value 1); it is a key of algorithm 'sac'"),
+        ("  num_steps: many\n", "r.yaml:5: algorithm.num_steps is 'many', must be an integer >= 1 in decisions"),
+        ("  num_steps: 2.5\n", "must be an integer >= 1"),
+        ("  num_steps: true\n", "algorithm.num_steps is True, must be an integer"),
+        ("  num_steps: '3'\n", "algorithm.num_steps is '3', must be an integer"),
+        ("  learning_rate: 0\n", "r.yaml:5: algorithm.learning_rate is 0, must be a number > 0"),
+        ("  learning_rate: .nan\n", "algorithm.learning_rate is '.nan', must be a number > 0"),
+        ("  milestones: [1, x]\n", "algorithm.milestones is [1, 'x'], must be a list (each a number) (1: "),
+        ("run: {resume: maybe}\n", "run.resume is 'maybe', must be one of auto, never, must"),
+        ("run: {audit: 1}\n", "run.audit is 1, must be true or false"),
+        ("run: 3\n", "r.yaml:5: 'run' is a section with keys of its own, not 3"),
+    ],
+)  # fmt: skip
+def test_key_and_value(refuse, text, line):
+    lines = refuse(PLUGINS + text)
+    assert len(lines) == 1 and line in lines[0]
+
+
+def test_everything_is_reported_at_once(refuse):
+    lines = refuse(PLUGINS + "  lr: 1\n  num_steps: x\nrun: {seed: -1}\n", "policy.width=0", "env.bogus=2")
+    assert len(lines) == 5
+    assert any("command line: policy.width is 0, must be an integer >= 1" in line for line in lines)
+    assert any("command line: unknown key 'env.bogus' (value 2)" in line for line in lines)
+    assert any("r.yaml:7: run.seed is -1" in line for line in lines)
+
+
+def test_unknown_plugins_do_not_hide_other_errors(refuse):
+    lines = refuse(
+        "env: {name: config_fakes.nothing, speed: 3}\nalgorithm: {name: pppo}\nrun: {seed: x}\n" + POLICY
+    )
+    assert len(lines) == 3
+    assert lines[0].startswith("r.yaml:1: env.name:") and "config_fakes.nothing" in lines[0]
+    assert lines[1].startswith("r.yaml:2: algorithm.name: 'pppo' is not one of") and "'ppo'" in lines[1]
+
+
+def test_plugin_contracts(refuse):
+    assert "may not redefine the common key 'num_envs'" in refuse("env: {name: config_fakes.clash}\n")[0]
+    assert "has no Config" in refuse("env: {name: config_fakes.__init__}\n")[0]
+    assert refuse(PLUGINS, "env.speed=-2") == ["r.yaml:1: env: speed -2.0 is negative"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "r.yaml is empty"),
+        ("# only a comment\n", "r.yaml is empty"),
+        ("- a\n", "r.yaml:1: a recipe is a mapping of sections such as 'env:', not a list"),
+        ("hello\n", "r.yaml:1: a recipe is a mapping of sections such as 'env:', not a value"),
+        ("run:\n\tseed: 1\n", "r.yaml:2: a tab; YAML is indented with spaces"),
+        ("run: {seed: 1\n", "r.yaml:2: not readable as YAML"),
+        ("run: {seed: 1}\nrun: {}\n", "r.yaml:2: key 'run' is given twice, first in line 1"),
+        ("run:\n  seed: 1\n  seed: 2\n", "r.yaml:3: key 'seed' is given twice, first in line 2"),
+        ("env:\n  kwargs: {a: 1, a: 2}\n", "r.yaml:2: key 'a' is given twice"),
+        (
+            "run: {seed: !!python/object:os.system 1}\n",
+            "r.yaml:1: tag tag:yaml.org,2002:python/object:os.system",
+        ),
+    ],
+)
+def test_files(refuse, text, expected):
+    assert expected in refuse(text)[0]
+
+
+def test_missing_file():
+    with pytest.raises(ConfigError, match=r"no/such\.yaml does not exist; give the path of a recipe"):
+        load("no/such.yaml")
+
+
+@pytest.mark.parametrize("override", ["run.seed", "=3", "run..seed=3", "run=3", "run.name=[", "run.sed=3"])
+def test_overrides(refuse, override):
+    lines = refuse(PLUGINS, override)
+    assert len(lines) == 1 and lines[0].startswith("command line: ")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["algorithm.name=config_fakes.greedy"], "needs a reparameterised sample (sample); policy 'config_fakes.silent' offers log_prob"),
+        (["env.num_slices=3"], "r.yaml:1: env.num_envs: 8 rows cannot be divided into 3 equal slices"),
+        (["env.num_slices=4", "env.hubs=3"], "4 slices cannot be divided over 3 hubs"),
+        (["run.deterministic=true"], "set algorithm.max_lag=0"),
+        (["run.deterministic=true", "algorithm.max_lag=0", "actor.threads=2"], "set actor.threads=1"),
+        (["run.deterministic=true", "algorithm.max_lag=0", "env.tick_deadline_s=1"], "set env.tick_deadline_s=0"),
+        (["stop_when.eval_return=1"], "eval.every_steps is 0; set eval.every_steps"),
+        (["stop_when.eval_return=1", "eval.every_steps=10", "stop_when.episodes=21"], "asks for 21 episodes, but an evaluation has eval.episodes = 20"),
+        (["deploy.processes=[broker, hub, actor]"], "lacks learner"),
+        (["deploy.processes=[broker, hub+hub, actor, learner]"], "names 'hub' 2 times"),
+        (["deploy.processes=[broker, hub, actor, learner, learners]"], "unknown service 'learners'; services are broker, hub, actor, learner; did you mean 'learner'?"),
+        (["broker.lost_after_s=0.6"], "less than two heartbeats"),
+        (["env.workers=2"], "command line: env.workers: has no effect, because env.placement is inline"),
+        (["env.listen=tcp://127.0.0.1:5555"], "env.listen: has no effect"),
+        (["env.listen=tcp://127.0.0.1:5555", "env.placement=workers"], "env.listen: has no effect"),
+        (["eval.listen=tcp://127.0.0.1:5555"], "eval.listen: has no effect"),
+        (["eval.start_return=1"], "eval.start_return: has no effect"),
+        (["stop_when.episodes=5"], "stop_when.episodes: has no effect"),
+        (["env.num_envs=9", "env.num_slices=1", "algorithm.num_steps=1"], "with env.num_envs = 9, env.num_slices = 1: env.num_envs x algorithm.num_steps = 9 is no multiple of 4"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit(refuse, overrides, expected):
+    lines = refuse(PLUGINS, *overrides)
+    assert len(lines) == 1 and expected in lines[0]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["env.placement=workers", "env.workers=3"],
+        ["env.placement=dial_in", "env.listen=tcp://127.0.0.1:5555", "eval.listen=tcp://127.0.0.1:5556"],
+        ["run.deterministic=true", "algorithm.max_lag=0"],
+        ["stop_when.eval_return=1", "eval.every_steps=10", "stop_when.episodes=20"],
+        ["deploy.processes=[learner + broker, actor+hub]"],
+    ],
+)
+def test_settings_that_fit(tmp_path, overrides):
+    path = tmp_path / "r.yaml"
+    path.write_text(PLUGINS)
+    load(path, overrides)
+
+
+def test_missing_package(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(POLICY + ALGORITHM + "env: {name: config_fakes.lacking}\n")
+    with pytest.raises(MissingPackage) as caught:
+        load(path)
+    text = str(caught.value)
+    assert "needs no_such_simulator[extra], which is not installed" in text
+    assert text.endswith("run: pip install 'no_such_simulator[extra]'")
+    assert load_resolved(path).recipe.env.name == "config_fakes.lacking"
+    # Environments that dial in bring their own interpreter.
+    load(path, ["env.placement=dial_in"])
