@@ -1,0 +1,85 @@
+"""The contract of an inference engine. Importing this needs no torch.
+
+An engine file has ``Engine(policy, device, threads)``. An actor calls it from one thread; weights may
+be set from another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rollbus_accel.backends.base import backends, choose, resolve_device
+from rollbus_core.version import Version
+from rollbus_policies.base import Act, Ask
+from rollbus_wire import lookup
+from rollbus_wire.errors import SpecError
+
+
+class Forward(NamedTuple):
+    """What one forward pass gives: the decisions and the version that made all of them."""
+
+    act: Act
+    version: Version
+
+
+class InferenceEngine(Protocol):
+    """Decides with one version at a time."""
+
+    @property
+    def version(self) -> Version | None:
+        """The version that acts now; None before the first one."""
+        ...
+
+    def act(
+        self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
+    ) -> Forward:
+        """Decide for B rows (arguments as in `rollbus_policies.base.Policy.act`).
+
+        The version is read once, before the pass, and weights do not change within it.
+        """
+        ...
+
+    def set_weights(self, version: Version, tensors: Mapping[str, np.ndarray]) -> None:
+        """Copy ``tensors`` into the policy in place; from here on it is ``version``.
+
+        Raises `SpecError` naming what differs if names or shapes are not the policy's own; the old
+        weights stay whole.
+        """
+        ...
+
+
+def check_tensors(
+    have: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]], version: Version
+) -> None:
+    """Raise `SpecError` unless ``given`` has exactly the names and shapes of ``have``."""
+    missing = sorted(set(have) - set(given))
+    unknown = sorted(set(given) - set(have))
+    shapes = [f"{n} {list(given[n])} for {list(have[n])}" for n in have if n in given and given[n] != have[n]]
+    parts = [
+        f"{label}: {', '.join(names)}"
+        for label, names in (("missing", missing), ("unknown", unknown), ("shapes", shapes))
+        if names
+    ]
+    if parts:
+        raise SpecError(
+            f"weights {version} do not fit the actor's policy ({'; '.join(parts)}); learner and actor "
+            "must build the policy from one recipe"
+        )
+
+
+def make_engine(name: str, policy: Any, *, device: str = "auto", threads: int = 0) -> InferenceEngine:
+    """The engine ``name`` (a file of this package, or the dotted path of a module) around ``policy``.
+
+    ``device`` "auto" is the best that this machine has. Raises `ConfigError`.
+    """
+    kind = device.partition(":")[0]
+    if device == "auto":
+        device = resolve_device(device, choose())
+    else:
+        usable = [b for b in backends() if b.device == kind and b.available()[0]]
+        device = resolve_device(device, usable[0] if usable else choose("cpu"))
+    engine: InferenceEngine = lookup.find("rollbus_actor.engines", name).Engine(policy, device, threads)
+    return engine
