@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from rollbus_wire.actions import ActionBounds
 from rollbus_wire.errors import SpecError
 from rollbus_wire.messages import Act

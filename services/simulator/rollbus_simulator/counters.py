@@ -42,7 +42,9 @@ class Counters:
 
     def numbers(self) -> dict[str, Any]:
         """All counts, and means over the last `RECENT_EPISODES` episodes (None before the first)."""
-        counts: dict[str, Any] = {key: value for key, value in self.__dict__.items() if isinstance(value, int | float)}
+        counts: dict[str, Any] = {
+            key: value for key, value in self.__dict__.items() if isinstance(value, int | float)
+        }
         num = len(self.returns)
         counts["return_mean"] = sum(self.returns) / num if num else None
         counts["length_mean"] = sum(self.lengths) / num if num else None

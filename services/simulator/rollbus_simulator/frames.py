@@ -6,6 +6,7 @@ Symbols: N rows, K stacked frames.
 from __future__ import annotations
 
 import numpy as np
+
 from rollbus_wire.messages import Arrays
 from rollbus_wire.spec import EnvSpec
 

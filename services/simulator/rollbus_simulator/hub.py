@@ -18,7 +18,8 @@ from rollbus_simulator.episodes import EpisodeSource
 from rollbus_simulator.holders import Holder, StaleAssignment, UnknownSlice
 from rollbus_simulator.peers import PING_S, Peers
 from rollbus_simulator.sessions import Session
-from rollbus_simulator.slices import Slice, SliceSettings
+from rollbus_simulator.settings import SliceSettings
+from rollbus_simulator.slices import Slice
 from rollbus_simulator.workers import Workers
 from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError, PeerLost, RollbusError, SpecError
@@ -298,6 +299,8 @@ class Hub(Service):
             raise RollbusError(f"the environment in hub {self.name} cannot go on: {reason}")
         for each in self.slices.values():
             each.lost(session)
+        for each in self.slices.values():
+            each.begin_idle()  # an episode of a list that was lost may run elsewhere
         for other in self._peers.sessions:
             if other.free:
                 self.peer_came(other)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from rollbus_simulator.counters import Counters
+from rollbus_simulator.sessions import Request, Session, spec_difference
 from rollbus_wire.errors import PeerLost, SpecError
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
@@ -21,9 +23,6 @@ from rollbus_wire.messages import (
     fields_hash,
 )
 from rollbus_wire.spec import EnvSpec
-
-from rollbus_simulator.counters import Counters
-from rollbus_simulator.sessions import Request, Session, spec_difference
 
 #: What `Welcome` promises; a peer that hears nothing for three of these dials in again.
 HEARTBEAT_S = 5.0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from rollbus_wire.messages import Observe, Reset, Step
 
 from rollbus_simulator.sessions import Asker, Request, Session
+from rollbus_wire.messages import Observe, Reset, Step
 
 
 class Seats:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
 from rollbus_wire.errors import PeerLost
 from rollbus_wire.link import Link
 from rollbus_wire.messages import Message, Outcome

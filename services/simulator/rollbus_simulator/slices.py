@@ -13,12 +13,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-from rollbus_wire.errors import SpecError
-from rollbus_wire.messages import Act, Arrays, Attached, Detached, Outcome, Tick
-from rollbus_wire.spec import EnvSpec
 
 from rollbus_simulator.acts import ActCheck
 from rollbus_simulator.counters import Counters
@@ -29,22 +25,12 @@ from rollbus_simulator.outcomes import OutcomeCheck, subset
 from rollbus_simulator.running import Decided, Running
 from rollbus_simulator.seats import Seats
 from rollbus_simulator.sessions import Request, Session
+from rollbus_simulator.settings import SliceSettings
+from rollbus_wire.errors import SpecError
+from rollbus_wire.messages import Act, Arrays, Attached, Detached, Outcome, Tick
+from rollbus_wire.spec import EnvSpec
 
 EMPTY, IDLE, RESETTING, STEPPING, READY, TICKED = range(6)
-
-
-@dataclass(frozen=True)
-class SliceSettings:
-    """What all slices of a hub share."""
-
-    #: Steps after which an episode is truncated; 0: the environment's own limit.
-    time_limit: int = 0
-    action_repeat: int = 1
-    frame_stack: int = 1
-    #: A tick closes this long after its first row; 0: it waits for all.
-    tick_deadline_s: float = 0.0
-    #: Whether steps may be recorded.
-    record: bool = True
 
 
 class Slice:
@@ -72,6 +58,11 @@ class Slice:
         self._pending = np.zeros(num_rows, bool)
         #: No tick yet under this fence.
         self._fresh = np.ones(num_rows, bool)
+        self._any_fresh = True
+        #: The outstanding tick holds all rows and none of it was answered or cut.
+        self._whole_tick = False
+        #: All rows are executing one step each, and none was cut.
+        self._single = False
         self._queue = np.zeros((num_rows, 1, *spec.action.shape), spec.action.dtype)
         self.seats = Seats(num_rows)
         self._places = np.arange(num_rows, dtype=np.int32)
@@ -116,8 +107,8 @@ class Slice:
         if former is not None:
             former.send(Detached(slice=self.name, fence=fence, reason="another actor attached"))
         self._counters.straddled += int((self._pending & ~self._fresh).sum())
-        self._fresh[:] = True
-        self.state[self.state == TICKED] = READY
+        self._fresh[:] = self._any_fresh = True
+        self._untick()
         return Attached(
             slice=self.name, fence=self.tenure.fence, num_rows=self.num_rows,
             spec=self.spec.to_data(), record=self.settings.record,
@@ -129,7 +120,12 @@ class Slice:
         """The holder of ``fence`` gives the slice up."""
         if fence == self.tenure.fence:
             self.tenure.holder = None
-            self.state[self.state == TICKED] = READY
+            self._untick()
+
+    def _untick(self) -> None:
+        """The outstanding tick will not be answered."""
+        self.state[self.state == TICKED] = READY
+        self._whole_tick = False
 
     def close(self, reason: str) -> None:
         """Take the slice from its holder."""
@@ -145,11 +141,12 @@ class Slice:
         if holder is None:
             return False
         ready = state == READY
-        if ready.all():
+        num_ready = np.count_nonzero(ready)
+        if num_ready == self.num_rows:
             rows: Rows = ALL
             places = self._places
         else:
-            if not ready.any() or (state == TICKED).any():
+            if not num_ready or (state == TICKED).any():
                 return False
             late = (state == RESETTING) | (state == STEPPING)
             if late.any() and not self._overdue():
@@ -173,13 +170,14 @@ class Slice:
         return deadline > 0 and self._clock() - self._first_ready >= deadline
 
     def _tick(self, rows: Rows, places: np.ndarray) -> Tick:
-        fresh = self._fresh[rows]
-        if fresh.any():
-            self._decided.clear(places[fresh])
+        if self._any_fresh:
+            self._decided.clear(places[self._fresh[rows]])
             self._fresh[rows] = False
+            self._any_fresh = bool(self._fresh.any())
         self._pending[rows] = False
         self.state[rows] = TICKED
         self._first_ready = 0.0
+        self._whole_tick = isinstance(rows, slice)
         running = self._running
         return Tick(
             slice=self.name, fence=self.tenure.fence, tick=self.tick, rows=places,
@@ -193,13 +191,16 @@ class Slice:
             self._counters.stale_acts += 1
             return
         places = act.rows
-        whole = places.shape == self._places.shape and bool((places == self._places).all())
+        whole = places is self._places or (
+            places.shape == self._places.shape and bool((places == self._places).all())
+        )
         if not whole:
             places = self._acts.places(places)
-        waiting = self.state[places] == TICKED
-        if act.tick != self.tick or not waiting.all():
-            self._refuse_again(act, places, waiting)
-            return
+        if act.tick != self.tick or not (whole and self._whole_tick):
+            waiting = self.state[places] == TICKED
+            if act.tick != self.tick or not waiting.all():
+                self._refuse_again(act, places, waiting)
+                return
         action = self._acts.action(act, places)
         rows: Rows = ALL if whole else places
         if act.carry is not None:
@@ -208,6 +209,7 @@ class Slice:
         if self.settings.action_repeat > 1:
             queue = np.repeat(queue, self.settings.action_repeat, axis=1)
         num_actions = queue.shape[1]
+        self._whole_tick, self._single = False, whole and num_actions == 1
         self._frames.push(rows)
         self._decided.begin(rows, num_actions)
         self._pending[rows] = True
@@ -292,7 +294,7 @@ class Slice:
         Raises `SpecError` if it is not what the spec states.
         """
         num = len(request.places)
-        if message.rows is not request.peer_rows and not np.array_equal(message.rows, request.peer_rows):
+        if message.rows.tobytes() != request.peer_rows.tobytes():
             raise SpecError(f"the outcome is of rows {message.rows.tolist()}, not of those asked for")
         stepped = request.kind == "step"
         flags = self._check.flags(message, num) if stepped else None
@@ -337,22 +339,20 @@ class Slice:
         decided, running = self._decided, self._running
         self._counters.steps += len(places)
         running.advance(rows, reward, success)
-        position = decided.num_steps[places]
-        decided.reward[places, position] = reward
-        decided.num_steps[rows] = position + 1
         if self._limit:
             truncated = truncated | (running.step[rows] >= self._limit)
         done = terminated | truncated
-        more = position + 1 < decided.count[rows]
-        if not done.any() and not more.any() and obs is not None:
+        if self._single and obs is not None and not np.count_nonzero(done):
+            decided.plain = reward
             self._frames.take(rows, obs)
             self._make_ready(rows)
             return
-        more &= ~done
+        more = decided.step(rows, places, reward) & ~done
         rest = ~(done | more)
         if rest.any() and obs is not None:
-            self._frames.take(places[rest], {key: array[rest] for key, array in obs.items()})
-            self._make_ready(places[rest])
+            chosen: Rows = ALL if isinstance(rows, slice) and rest.all() else places[rest]
+            self._frames.take(chosen, {key: array[rest] for key, array in obs.items()})
+            self._make_ready(chosen)
         if more.any():
             self._step_queued(places[more])
         if done.any():
@@ -382,6 +382,8 @@ class Slice:
             if state in (EMPTY, IDLE):
                 continue
             running, decided = self._running, self._decided
+            decided.settle()
+            self._whole_tick = self._single = False
             self._counters.interrupted += 1
             self._episodes.interrupted(
                 self.first_row + int(place), int(running.episode[place]), int(running.seed[place])
