@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rollbus_policies._networks import ACTIVATIONS, VALUE_GAIN, Mlp, linear
+from rollbus_policies._networks import ACTIVATIONS, VALUE_GAIN, Mlp, apply, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import VectorInput, group_keys
 from rollbus_wire.errors import SpecError
@@ -26,7 +26,7 @@ class ValueNet(nn.Module):
         self.output = linear(self.body.size, 1, init, VALUE_GAIN)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(self.body(x), self.output.weight, self.output.bias).squeeze(-1)
+        return apply(self.output, self.body(x)).squeeze(-1)
 
 
 class _EnsembleLinear(nn.Module):

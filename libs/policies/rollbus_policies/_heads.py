@@ -81,7 +81,7 @@ class Head(nn.Module):
 
 
 class Categorical(Head):
-    """One choice among n. Parameters: log-probabilities [..., n]. Samples by the Gumbel maximum."""
+    """One choice among n. Parameters: log-probabilities [..., n]."""
 
     def __init__(self, num: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Categorical(Head):
         return torch.log_softmax(raw, -1)
 
     def noise(self, seeds: np.ndarray) -> np.ndarray:
-        return _gumbel(rng.uniform(seeds, self.num_params))
+        return _race(rng.uniform(seeds, self.num_params))
 
     def random(self, seeds: np.ndarray) -> np.ndarray:
         return (rng.uniform(seeds, 1)[:, 0] * self.num_params).astype(np.int64)
@@ -101,7 +101,7 @@ class Categorical(Head):
         return params.argmax(-1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return (params + noise).argmax(-1)
+        return _winner(params, noise)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         return params.gather(-1, action.unsqueeze(-1)).squeeze(-1)
@@ -133,7 +133,7 @@ class MultiCategorical(Head):
 
     def noise(self, seeds: np.ndarray) -> np.ndarray:
         count = len(self.num)
-        return _gumbel(rng.uniform(seeds, count * self.widest)).reshape(-1, count, self.widest)
+        return _race(rng.uniform(seeds, count * self.widest)).reshape(-1, count, self.widest)
 
     def random(self, seeds: np.ndarray) -> np.ndarray:
         return (rng.uniform(seeds, len(self.num)) * self.num).astype(np.int64)
@@ -142,7 +142,7 @@ class MultiCategorical(Head):
         return params.argmax(-1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return (params + noise).argmax(-1)
+        return _winner(params, noise)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         return params.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
@@ -290,8 +290,14 @@ def make_head(kind: str, spec: ActionSpec, log_std_init: float = 0.0) -> Head:
     return MultiCategorical(spec.num)
 
 
-def _gumbel(uniform: np.ndarray) -> np.ndarray:
-    return -np.log(1e-300 - np.log1p(-uniform)).astype(np.float32)
+def _race(uniform: np.ndarray) -> np.ndarray:
+    """Minus exponentially distributed finishing times, float32."""
+    return np.log1p(-uniform).astype(np.float32)
+
+
+def _winner(log_probs: Tensor, noise: Tensor) -> Tensor:
+    """int64 [...]: the first of exponential clocks with rates p, which is class i with probability p_i."""
+    return (log_probs.exp() / noise).argmin(-1)
 
 
 def _categorical_entropy(log_probs: Tensor) -> Tensor:

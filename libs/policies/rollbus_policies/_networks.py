@@ -36,6 +36,12 @@ def linear(num_in: int, num_out: int, init: str, gain: float) -> nn.Linear:
     return layer
 
 
+def apply(layer: nn.Module, x: Tensor) -> Tensor:
+    """``layer``, an `nn.Linear`, without the cost of a module call and of attribute look-ups."""
+    parameters = layer._parameters
+    return functional.linear(x, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
+
+
 class Mlp(nn.Module):
     """Hidden layers, each followed by the activation: [..., size_in] -> [..., size]."""
 
@@ -43,12 +49,13 @@ class Mlp(nn.Module):
         super().__init__()
         sizes = [size_in, *hidden]
         self.layers = nn.ModuleList(linear(a, b, init, HIDDEN_GAIN) for a, b in zip(sizes, sizes[1:]))
+        self._chain = tuple(self.layers)
         self.size = sizes[-1]
         self._activation = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = self._activation(functional.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]
+        for layer in self._chain:
+            x = self._activation(apply(layer, x))
         return x
 
 

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._heads import make_head
-from rollbus_policies._networks import OUTPUT_GAIN, linear
+from rollbus_policies._networks import OUTPUT_GAIN, apply, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import group_keys, is_vector, to_tensor
 from rollbus_policies.base import Act, Ask, PolicySpec
@@ -97,20 +96,21 @@ class ActorCritic(nn.Module):
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
     ) -> Act:
         """Decide for B rows; see `rollbus_policies.base.Policy.act`."""
-        device = self.output.weight.device
+        head, output = self.head, self.output
+        device = output.weight.device
         wants_value = "value" in ask.want
         keys = self.keys if not (wants_value and self.critic_keys) else {*self.keys, *self.critic_keys}
         tensors = {key: to_tensor(obs[key], device) for key in keys}
         before = to_tensor(self._checked_state(state, len(seeds)), device) if self.spec.state_size else None
         features, after = self.encode(tensors, before, None)
-        params = self.head(functional.linear(features, self.output.weight, self.output.bias))
+        params = head(apply(output, features))
         action = self._decide(params, ask.mode, seeds, device)
         extras = {
             name: self._extra(name, params, action, tensors, features).cpu().numpy() for name in ask.want
         }
         stored = action.cpu().numpy()
         return Act(
-            env_action=self.head.env_action(stored),
+            env_action=head.env_action(stored),
             action=stored,
             state=None if after is None else after.cpu().numpy(),
             extras=extras,
@@ -128,7 +128,7 @@ class ActorCritic(nn.Module):
         features, _ = self.encode(obs, batch.get("state"), batch.get("start"))
         result = {}
         if set(want) - {"value", "features"}:
-            params = self.head(functional.linear(features, self.output.weight, self.output.bias))
+            params = self.head(apply(self.output, features))
             if "log_prob" in want:
                 result["log_prob"] = self.head.log_prob(params, batch["action"])
             if "entropy" in want:
