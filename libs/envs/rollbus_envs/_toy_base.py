@@ -1,0 +1,92 @@
+"""What the toy environments share: rows as arrays, random numbers from seeds, saved states."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from rollbus_wire.env import Arrays, Env, StepResult
+from rollbus_wire.errors import SpecError
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def draws(seeds: np.ndarray, num: int, salt: Any = 0) -> np.ndarray:
+    """float64 [R, num] in [0, 1): a function of (seeds [R], salt [R] or number, place) alone.
+
+    SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators").
+    """
+    with np.errstate(over="ignore"):
+        key = _mix(np.asarray(seeds).astype(np.uint64) + np.uint64(_GOLDEN))
+        key = _mix(key + np.asarray(salt).astype(np.uint64) * np.uint64(_GOLDEN))
+        counters = np.arange(1, num + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+        bits = _mix(key[:, None] + counters)
+    return (bits >> np.uint64(11)).astype(np.float64) * (1.0 / (1 << 53))
+
+
+def _mix(value: np.ndarray) -> np.ndarray:
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+#: Reward, terminated and success of R rows.
+Advance = Tuple[np.ndarray, np.ndarray, Optional[np.ndarray]]
+
+
+class Toy(Env):
+    """Rows as arrays ``state[name]`` [num_rows, ...]; the observation is a function of them."""
+
+    def __init__(self, num_rows: int) -> None:
+        if num_rows < 1:
+            raise SpecError("%d rows; at least 1" % num_rows)
+        self.num_rows = num_rows
+        self.state: Dict[str, np.ndarray] = {}
+        self.seed = self.array("seed", (), np.int64)
+        self.time = self.array("time", (), np.int64)
+
+    def array(self, name: str, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
+        """A new state array [num_rows, *shape]."""
+        self.state[name] = np.zeros((self.num_rows,) + shape, dtype)
+        return self.state[name]
+
+    def begin(self, rows: np.ndarray, options: Sequence[Any]) -> None:
+        """Set the state of ``rows``; seed and time are set already."""
+
+    def advance(self, rows: np.ndarray, actions: np.ndarray) -> Advance:
+        """One step of ``rows``; time is advanced already, so the first step has time 1."""
+        raise NotImplementedError
+
+    def reset(self, rows: np.ndarray, seeds: np.ndarray, options: Sequence[Any]) -> Arrays:
+        self.seed[rows] = seeds
+        self.time[rows] = 0
+        self.begin(rows, options)
+        return self.observe(rows)
+
+    def step(self, rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:
+        self.time[rows] += 1
+        reward, terminated, success = self.advance(rows, actions)
+        obs = self.observe(rows) if observe else None
+        truncated = np.zeros(len(rows), np.bool_)
+        return StepResult(obs, reward.astype(np.float32), terminated, truncated, success)
+
+    def get_state(self, rows: np.ndarray) -> List[bytes]:
+        return [b"".join(a[row].tobytes() for a in self.state.values()) for row in rows.tolist()]
+
+    def set_state(self, rows: np.ndarray, states: Sequence[bytes]) -> Arrays:
+        size = sum(a[0].nbytes for a in self.state.values())
+        for row, state in zip(rows.tolist(), states):
+            if len(state) != size:
+                raise SpecError("a state of %d bytes, %d are needed" % (len(state), size))
+            offset = 0
+            for array in self.state.values():
+                one = array[row : row + 1]
+                one[...] = np.frombuffer(state, array.dtype, one.size, offset).reshape(one.shape)
+                offset += one.nbytes
+        return self.observe(rows)
+
+
+def one_hot(values: np.ndarray, num: int) -> np.ndarray:
+    """float32 [..., num]."""
+    return (np.asarray(values)[..., None] == np.arange(num)).astype(np.float32)

@@ -1,0 +1,62 @@
+"""Small environments with known best returns, vectorised in numpy, for tests and first steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List
+
+from rollbus_wire.env import Env
+from rollbus_wire.errors import ConfigError
+
+from ._toy_control import BrightSide, Chain, Groups, Match, Reach
+from ._toy_sequence import Counter, Recall, Reversal
+
+needs: List[str] = []
+
+KINDS: Dict[str, Callable[[Any, int], Env]] = {
+    "discrete": Chain,
+    "multi_discrete": Match,
+    "continuous": Reach,
+    "image": BrightSide,
+    "dict": Groups,
+    "token": Reversal,
+    "memory": Recall,
+    "counter": Counter,
+}
+
+
+def _option(default: Any, description: str, unit: str = "") -> Any:
+    metadata = {"description": description, "unit": unit}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class Config:
+    """Which toy, and its sizes."""
+
+    kind: str = _option("discrete", "One of: " + ", ".join(KINDS) + ".")
+    size: int = _option(0, "States (discrete), pixels per side (image), tokens (token); 0: the kind's own.")
+    length: int = _option(0, "Steps of an episode; 0: the kind's own.", "steps")
+    dims: int = _option(2, "Axes (continuous).")
+    vocabulary: int = _option(6, "Different tokens (token).")
+    lengths: List[int] = _option([5, 3, 8], "Steps of episode 0, 1, ... in turn (counter).", "steps")
+    success_episodes: List[int] = _option([], "Episodes of each row that succeed (counter).")
+    success_seeds: List[int] = _option([], "Seeds whose episode succeeds (counter).")
+    success_length: int = _option(5, "Steps of an episode that succeeds (counter).", "steps")
+
+
+def make(config: Config, num_rows: int) -> Env:
+    """``num_rows`` rows of the toy; raises `ConfigError` with the setting that does not fit."""
+    kind = KINDS.get(config.kind)
+    if kind is None:
+        raise ConfigError("env.kind %r is not one of: %s" % (config.kind, ", ".join(KINDS)))
+    for name, least in (("dims", 1), ("vocabulary", 2), ("success_length", 1), ("length", 0)):
+        if getattr(config, name) < least:
+            raise ConfigError("env.%s is %d; at least %d" % (name, getattr(config, name), least))
+    if config.size < 0 or config.size == 1:
+        raise ConfigError("env.size is %d; 0 for the kind's own, else at least 2" % config.size)
+    if not config.lengths or min(config.lengths) < 1:
+        raise ConfigError("env.lengths is %s; it needs lengths of at least 1" % config.lengths)
+    return kind(config, num_rows)
