@@ -74,7 +74,8 @@ class Member:
         for envelope in drain(self.link):
             message = envelope.message
             if isinstance(message, Registered):
-                self.registered = message
+                # The first heartbeat says what this member is and holds: at once.
+                self.registered, self._next = message, 0.0
                 self._on_registered(message)
             elif isinstance(message, Fault) and message.code == "rejoin":
                 self.registered, self._next = None, 0.0

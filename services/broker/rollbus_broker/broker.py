@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from rollbus_core.config.models import BrokerConfig
-from rollbus_core.paths import RunPaths
-from rollbus_core.service import Service
-from rollbus_wire.errors import BindRefused
-from rollbus_wire.link import Link, Poller, ZmqLink
 
 from rollbus_broker.http import HttpServer
 from rollbus_broker.metrics import Snapshot
 from rollbus_broker.registry.boot import BootFile
 from rollbus_broker.registry.registry import Registry
 from rollbus_broker.store.store import Store
+from rollbus_core.config.models import BrokerConfig
+from rollbus_core.paths import RunPaths
+from rollbus_core.service import Service
+from rollbus_wire.errors import BindRefused
+from rollbus_wire.link import Link, Poller, ZmqLink
 
 #: /metrics is at most this old.
 PUBLISH_S = 0.5
@@ -140,6 +140,7 @@ class Broker(Service):
             tuple(self.registry.members(now)),
             tuple(self.store.tables()),
             {plane: dict(link.rejected) for plane, link in links if link is not None},
+            dict(self.registry.unsent),
             dict(self.store.counts),
         )
 

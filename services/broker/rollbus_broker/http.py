@@ -13,10 +13,10 @@ from typing import Any
 
 import uvicorn
 from prometheus_client import make_asgi_app
-from rollbus_wire.errors import BindRefused, ConfigError
-from rollbus_wire.sockets import is_loopback
 
 from rollbus_broker.metrics import Snapshot, collector_registry
+from rollbus_wire.errors import BindRefused, ConfigError
+from rollbus_wire.sockets import is_loopback
 
 _STOP_S = 2.0
 Scope = MutableMapping[str, Any]

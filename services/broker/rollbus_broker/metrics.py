@@ -30,6 +30,8 @@ class Snapshot:
     tables: tuple[dict[str, Any], ...] = ()
     #: Plane -> error code -> arrivals refused.
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: Role -> relayed messages that it did not read.
+    unsent: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def missing(self) -> list[str]:
@@ -68,6 +70,12 @@ class SnapshotCollector(Collector):
             for code, count in codes.items():
                 rejected.add_metric([plane, code], count)
         yield rejected
+        unsent = CounterMetricFamily(
+            "rollbus_unsent_messages", "Relayed messages that a member did not read.", labels=["role"]
+        )
+        for role, count in snapshot.unsent.items():
+            unsent.add_metric([role], count)
+        yield unsent
         for name, count in snapshot.counts.items():
             yield CounterMetricFamily(f"rollbus_store_{name}", f"Store: {name}.", count)
 

@@ -6,6 +6,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+
 from rollbus_core.columns import Layout
 from rollbus_core.slabs import SlabFolder
 from rollbus_wire.link import Link, wait_reply

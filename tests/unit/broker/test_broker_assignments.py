@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rollbus_broker.registry.assignments import Assignments, Offer
 from rollbus_wire.messages import Assign, Release
 

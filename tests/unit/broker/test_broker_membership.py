@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from rollbus_broker.registry.boot import BootFile
 from rollbus_broker.registry.membership import Membership
 from rollbus_wire.errors import CheckpointError

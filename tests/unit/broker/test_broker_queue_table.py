@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from rollbus_broker.store.queue_table import QueueTable
 from rollbus_broker.store.records import Cell, Chunk, TicketInfo
 from rollbus_core.feed import TableConfig

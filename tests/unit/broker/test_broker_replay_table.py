@@ -4,6 +4,7 @@ import itertools
 import time
 
 import numpy as np
+
 from rollbus_broker.store.records import Cell, Chunk, TicketInfo
 from rollbus_broker.store.replay_table import ReplayTable
 from rollbus_core.feed import TableConfig

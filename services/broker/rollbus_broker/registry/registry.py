@@ -7,6 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
+
+from rollbus_broker.registry.assignments import Assignments, Offer
+from rollbus_broker.registry.boot import BootFile
+from rollbus_broker.registry.membership import Entry, Membership
+from rollbus_broker.registry.relays import RELAYED, LastOnes
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.paths import RunPaths
 from rollbus_wire.errors import PeerLost
@@ -22,6 +27,7 @@ from rollbus_wire.messages import (
     ListMembers,
     Members,
     Message,
+    Notice,
     Ping,
     Pong,
     Register,
@@ -30,11 +36,6 @@ from rollbus_wire.messages import (
     SlicesChanged,
     fields_hash,
 )
-
-from rollbus_broker.registry.assignments import Assignments, Offer
-from rollbus_broker.registry.boot import BootFile
-from rollbus_broker.registry.membership import Entry, Membership
-from rollbus_broker.registry.relays import RELAYED, LastOnes
 
 
 class Registry:
@@ -60,6 +61,9 @@ class Registry:
         self.membership = Membership(config.lost_after_s, boot.names)
         self.assignments = Assignments(boot.boot, config.heartbeat_s)
         self.last = LastOnes()
+        #: Role -> relayed messages dropped because their member did not read.
+        self.unsent: dict[str, int] = {}
+        self._behind: set[str] = set()
         #: Somebody asked all services to stop.
         self.stop_requested = False
         self._on_lost, self._tables = on_lost, tables
@@ -105,7 +109,9 @@ class Registry:
             self.last.keep(message)
             for role in RELAYED[type(message)]:
                 for member in self.membership.living(role):
-                    self._send(message, member.peer)
+                    if not self._send(message, member.peer):
+                        self.unsent[member.role] = self.unsent.get(member.role, 0) + 1
+                        self._behind.add(member.producer)
         elif not isinstance(message, (Fault, Done, Pong)):
             self._reply(envelope, Fault("unexpected", f"{message.kind} is not for the registry"))
 
@@ -139,7 +145,8 @@ class Registry:
         )  # fmt: skip
         self._reply(envelope, answer)
         for kept in self.last.messages(entry.role):
-            self._send(kept, entry.peer)
+            if not isinstance(kept, Notice):
+                self._send(kept, entry.peer)
 
     def _heartbeat(self, envelope: Envelope, now: float) -> None:
         message = envelope.message
@@ -147,7 +154,13 @@ class Registry:
         entry = self.membership.heartbeat(envelope.sender, message, envelope.peer, now)
         if entry is None:
             self._reply(envelope, Fault("rejoin", "not a member (any more): register again"))
-        elif entry.role == "actor":
+            return
+        if entry.producer in self._behind:
+            # It reads again: the newest makes up for what it missed.
+            self._behind.discard(entry.producer)
+            for kept in self.last.messages(entry.role):
+                self._send(kept, entry.peer)
+        if entry.role == "actor":
             held = message.stats.get("slices")
             if isinstance(held, (list, tuple)):
                 self.assignments.listed(entry.producer, [str(name) for name in held])
@@ -181,6 +194,7 @@ class Registry:
     def _drop(self, entry: Entry, *, dead: bool) -> None:
         self._log.info("member ended", member=entry.key, state=entry.state, why=entry.failure)
         self.assignments.lost(entry.producer)
+        self._behind.discard(entry.producer)
         self._on_lost(entry.producer, dead)
 
     def _command(self, envelope: Envelope, now: float) -> None:
@@ -232,12 +246,13 @@ class Registry:
     def _reply(self, envelope: Envelope, message: Message) -> None:
         self._send(message, envelope.peer, envelope.id)
 
-    def _send(self, message: Message, peer: bytes, re: int = 0) -> None:
+    def _send(self, message: Message, peer: bytes, re: int = 0) -> bool:
+        """False if it is not connected or does not read; what matters is repeated or kept."""
         try:
             self.link.send(message, to=peer, re=re)
         except PeerLost:
-            # Its membership expires; what matters is repeated or kept for late joiners.
-            pass
+            return False
+        return True
 
 
 def _bad_slices(slices: list[Any]) -> Any:

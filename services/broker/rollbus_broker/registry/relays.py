@@ -41,6 +41,6 @@ class LastOnes:
         return [to_data(notice) for notice in self._notices.values()]
 
     def messages(self, role: str) -> list[Message]:
-        """What a member of ``role`` gets right after it has registered."""
-        wanted = self._checkpoint is not None and role in RELAYED[CheckpointSaved]
-        return [self._checkpoint] if wanted and self._checkpoint is not None else []
+        """The kept messages that a member of ``role`` should have."""
+        kept = [*self._notices.values(), *([self._checkpoint] if self._checkpoint else [])]
+        return [message for message in kept if role in RELAYED[type(message)]]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from rollbus_wire.messages import Batch, Sample, TableState
 
 from rollbus_broker.store.pool import SlabPool
 from rollbus_broker.store.records import Chunk
 from rollbus_broker.store.replay_table import ReplayTable
 from rollbus_broker.store.tables import Table
+from rollbus_wire.messages import Batch, Sample, TableState
 
 
 def queue_batch(table: Table, number: int, chunks: list[Chunk], pool: SlabPool) -> Batch:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgpack
 import numpy as np
-from rollbus_core.columns import Layout
-from rollbus_wire.messages import Commit
 
 from rollbus_broker.store.pool import SlabPool
 from rollbus_broker.store.records import TicketInfo
+from rollbus_core.columns import Layout
+from rollbus_wire.messages import Commit
 
 _MAX_LAYOUTS = 4096
 

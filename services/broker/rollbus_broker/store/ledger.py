@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus_core.feed import TableConfig
-from rollbus_core.slabs import SlabFolder
-from rollbus_core.version import Version
-
 from rollbus_broker.store.log import Log
 from rollbus_broker.store.pool import Slab, SlabPool
 from rollbus_broker.store.queue_table import QueueTable
 from rollbus_broker.store.records import Chunk, TicketInfo
 from rollbus_broker.store.replay_table import ReplayTable
 from rollbus_broker.store.tables import Table
+from rollbus_core.feed import TableConfig
+from rollbus_core.slabs import SlabFolder
+from rollbus_core.version import Version
 
 SAMPLERS: dict[str, type[Table]] = {"queue": QueueTable, "replay": ReplayTable}
 #: The log is rewritten when it is this much and several times larger than its content.

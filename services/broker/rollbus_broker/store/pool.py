@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollbus_broker.store.records import Cell
 from rollbus_core.columns import HEADER_BYTES, Layout
 from rollbus_core.slabs import SlabFolder
 from rollbus_wire.errors import ConfigError, PeerLost, RollbusError, SharedMemoryFull
-
-from rollbus_broker.store.records import Cell
 
 _GENERATION = struct.Struct("<Q")
 _PAGE = 4096

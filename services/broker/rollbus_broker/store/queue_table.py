@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollbus_broker.store.records import Chunk, Grant, TicketInfo
+from rollbus_broker.store.tables import Table
 from rollbus_core.feed import TableConfig
 from rollbus_core.version import Version
 from rollbus_wire.errors import ConfigError
-
-from rollbus_broker.store.records import Chunk, Grant, TicketInfo
-from rollbus_broker.store.tables import Table
 
 #: Consumed deliveries kept for a resume although no checkpoint has asked for it yet.
 KEEP_DELIVERIES = 32
@@ -222,7 +221,8 @@ class QueueTable(Table):
         for number, chunks in self.kept.items():
             gone += [c for c in chunks if lost(c)]
             self.kept[number] = [c for c in chunks if not lost(c)]
-        self.dropped["memory"] += len(gone)
+        if gone:
+            self.dropped["memory"] += len(gone)
         return gone
 
     def _leave(self, ticket: TicketInfo) -> _Batch:

@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from rollbus_core.feed import TableConfig
-from rollbus_core.version import Version
-
 from rollbus_broker.store.records import Chunk, Grant, TicketInfo
 from rollbus_broker.store.step_index import Draw, StepIndex
 from rollbus_broker.store.tables import Table
+from rollbus_core.feed import TableConfig
+from rollbus_core.version import Version
 
 #: Part of the chunks that is given up at once, so that a freed cell rests before it is used again
 #: and a reader in mid-gather seldom meets a new generation.
@@ -120,7 +119,8 @@ class ReplayTable(Table):
             self._chunks, self._index = deque(), StepIndex()
             for chunk in kept:
                 self._add(chunk)
-        self.dropped["memory"] += len(gone)
+        if gone:
+            self.dropped["memory"] += len(gone)
         if not self._chunks and gone:
             # Nothing is left to learn from: the warm-up begins anew.
             self.anchor = (self.updates, self.total_steps + self.config.min_steps)

@@ -11,6 +11,17 @@ from typing import Any
 import numpy as np
 import structlog
 from pydantic import ValidationError
+
+from rollbus_broker.store.answers import queue_batch, replay_batch, table_row, table_state
+from rollbus_broker.store.checks import LayoutCache, check
+from rollbus_broker.store.ledger import Ledger
+from rollbus_broker.store.log import Log
+from rollbus_broker.store.pool import TableFull
+from rollbus_broker.store.queue_table import QueueTable
+from rollbus_broker.store.records import Cell, Chunk, Grant, TicketInfo
+from rollbus_broker.store.replay_table import ReplayTable
+from rollbus_broker.store.tables import Table
+from rollbus_broker.store.waiting import Waiting, WaitingSample, WaitingTicket
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.feed import TableConfig
 from rollbus_core.requests import Replies
@@ -35,17 +46,6 @@ from rollbus_wire.messages import (
     Ticket,
     TicketRequest,
 )
-
-from rollbus_broker.store.answers import queue_batch, replay_batch, table_row, table_state
-from rollbus_broker.store.checks import LayoutCache, check
-from rollbus_broker.store.ledger import Ledger
-from rollbus_broker.store.log import Log
-from rollbus_broker.store.pool import TableFull
-from rollbus_broker.store.queue_table import QueueTable
-from rollbus_broker.store.records import Cell, Chunk, Grant, TicketInfo
-from rollbus_broker.store.replay_table import ReplayTable
-from rollbus_broker.store.tables import Table
-from rollbus_broker.store.waiting import Waiting, WaitingSample, WaitingTicket
 
 #: Answers remembered per sender; more than one actor can have waiting or in flight.
 KEEP_REPLIES = 4096

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from rollbus_broker.store.records import Chunk, Grant, TicketInfo
 from rollbus_core.feed import TableConfig
 from rollbus_core.version import Version
-
-from rollbus_broker.store.records import Chunk, Grant, TicketInfo
 
 
 class Table:
