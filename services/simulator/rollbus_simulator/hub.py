@@ -38,6 +38,8 @@ from rollbus_wire.messages import (
 from rollbus_wire.peer import Peer
 from rollbus_wire.spec import EnvSpec
 
+#: A slice without any peer is given up after this long: its actor is free for others.
+WITHDRAW_S = 10.0
 #: How soon a killed worker is looked for.
 WORKER_POLL_S = 0.1
 
@@ -130,6 +132,9 @@ class Hub(Service):
         for each in self.slices.values():
             if each.wake_in_s() <= 0:
                 busy |= each.advance()
+            # Without a registry nobody would attach to it again.
+            if each.empty_since and self.member and began - each.empty_since > WITHDRAW_S:
+                each.withdraw()
         self._tell_slices()
         if busy:
             self.counters.busy_s += self._clock() - began
@@ -208,6 +213,7 @@ class Hub(Service):
 
     def _registered(self, message: Registered) -> None:
         self.episodes.open(message.incarnation)
+        self._told = []  # what was true at `Register` may not be now
         for each in self.slices.values():
             each.begin_idle()
 

@@ -43,8 +43,10 @@ class Slice:
         self.name, self.num_rows, self.first_row, self.spec = name, num_rows, first_row, spec
         self.settings, self._episodes, self._counters, self._clock = settings, episodes, counters, clock
         self.tenure, self.tick = Tenure(), 0
-        #: Whether all rows had a peer once, and one still has.
+        #: Whether all rows had a peer once; until `withdraw`.
         self.available = False
+        #: When the last peer of any row went; 0: there is one, or there never was.
+        self.empty_since = 0.0
         limits = [n for n in (settings.time_limit, spec.time_limit) if n]
         self._limit = min(limits, default=0)
         self._late_observe = spec.late_observe == "exact"
@@ -61,7 +63,7 @@ class Slice:
         self._any_fresh = True
         #: The outstanding tick holds all rows and none of it was answered or cut.
         self._whole_tick = False
-        #: All rows are executing one step each, and none was cut.
+        #: All rows are executing a decision of one step, and none was cut.
         self._single = False
         self._queue = np.zeros((num_rows, 1, *spec.action.shape), spec.action.dtype)
         self.seats = Seats(num_rows)
@@ -74,6 +76,7 @@ class Slice:
     def seat(self, places: list[int], session: Session, peer_rows: list[int]) -> None:
         """``session`` serves ``places`` with its own ``peer_rows``; their episodes begin."""
         self.seats.fill(places, session, peer_rows)
+        self.empty_since = 0.0
         self.available = self.available or not self.seats.empty
         self.state[places] = IDLE
         self.begin_idle()
@@ -88,9 +91,13 @@ class Slice:
         self.state[gone] = EMPTY
         self.seats.vacate(places)
         if len(self.seats.empty) == self.num_rows:
-            self.available = False
-            self.close("all of its peers are gone")
+            self.empty_since = self._clock()
         self.advance()
+
+    def withdraw(self) -> None:
+        """No peer came for any row: the slice is there again once all rows have one."""
+        self.available, self.empty_since = False, 0.0
+        self.close("all of its peers are gone")
 
     # --- holders ---------------------------------------------------------------------------
 
@@ -342,7 +349,8 @@ class Slice:
         if self._limit:
             truncated = truncated | (running.step[rows] >= self._limit)
         done = terminated | truncated
-        if self._single and obs is not None and not np.count_nonzero(done):
+        plain = self._single and isinstance(rows, slice)
+        if plain and obs is not None and not np.count_nonzero(done):
             decided.plain = reward
             self._frames.take(rows, obs)
             self._make_ready(rows)

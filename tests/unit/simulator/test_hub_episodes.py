@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hub_kit import Script, attached, make_hub
+
 from rollbus_core.rng import episode_id, episode_seed
+from rollbus_simulator.episodes import MAX_RESTARTS, Ended, EpisodeList, TrainingEpisodes
 from rollbus_wire.env import StepResult
 from rollbus_wire.messages import Tick
-
-from rollbus_simulator.episodes import MAX_RESTARTS, Ended, EpisodeList, TrainingEpisodes
 
 #: T16: these succeed in five steps, the others run into the limit of 100.
 SUCCEED = {episode_seed(7, i, evaluation=True): i for i in (0, 4, 8)}

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hub_kit import Actor, Script, attached, make_hub, play
+
 from rollbus_core.rng import episode_id, episode_seed
+from rollbus_simulator.hub import Hub, split
 from rollbus_wire.messages import Attached, Detached, Fault, Tick
 from rollbus_wire.spec import ActionSpec
-
-from rollbus_simulator.hub import Hub, split
 
 
 def hub_and_tick(make_env: Callable = Script, **settings: object) -> tuple[Hub, Actor, Tick]:
@@ -242,9 +242,7 @@ def test_carry_follows_the_rows() -> None:
 
 
 def test_history_for_frame_stacks() -> None:
-    hub, (one, two) = make_hub(
-        lambda n: Script(n, length=lambda s: 4), actors=2, frame_stack=3, num_rows=2
-    )
+    hub, (one, two) = make_hub(lambda n: Script(n, length=lambda s: 4), actors=2, frame_stack=3, num_rows=2)
     first = attached(hub, one)
     assert first.history is not None  # K - 1 copies of the first frame
     assert first.history["obs"].tolist() == [[[1, 0]] * 2, [[1, 0]] * 2]
@@ -331,16 +329,6 @@ def test_an_environment_that_always_fails_ends_the_hub() -> None:
 
     with pytest.raises(RollbusError, match="no renderer"):
         make_hub(Broken)
-
-
-def test_a_first_tick_waits_in_a_parked_attachment() -> None:
-    """An attachment before the environments are there is answered when they are."""
-    hub, (actor,) = make_hub()
-    hub.slices.clear()
-    hub._told = []
-    actor.attach("hub-0/0")
-    hub.poll()
-    assert actor.read() == []
 
 
 def test_slices_share_rows_evenly() -> None:
