@@ -6,6 +6,8 @@ Frozen while acting and learning: only `merge` changes them. Statistics are floa
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -78,8 +80,7 @@ class Normalisers(nn.ModuleDict):
 
     def of(self, key: str) -> Normaliser | None:
         """The normaliser of ``key``, if it has one."""
-        name = _module_name(key)
-        return self[name] if name in self._modules else None  # type: ignore[return-value]
+        return self._modules.get(_module_name(key))  # type: ignore[return-value]
 
     def add(self, key: str, shape: tuple[int, ...]) -> None:
         """Give ``key`` a normaliser, once."""
@@ -87,5 +88,6 @@ class Normalisers(nn.ModuleDict):
             self[_module_name(key)] = Normaliser(shape)
 
 
+@functools.lru_cache(maxsize=1024)
 def _module_name(key: str) -> str:
     return "obs_" + key.replace(".", "|")

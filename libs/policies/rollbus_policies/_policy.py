@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rollbus_policies._config import ActorCriticConfig
-from rollbus_policies._heads import make_head
+from rollbus_policies._heads import Head, make_head
 from rollbus_policies._networks import OUTPUT_GAIN, apply, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import group_keys, is_vector, to_tensor
@@ -106,13 +106,13 @@ class ActorCritic(nn.Module):
         params = head(apply(output, features))
         action = self._decide(params, ask.mode, seeds, device)
         extras = {
-            name: self._extra(name, params, action, tensors, features).cpu().numpy() for name in ask.want
+            name: _to_array(self._extra(name, params, action, tensors, features), device) for name in ask.want
         }
-        stored = action.cpu().numpy()
+        stored = _to_array(action, device)
         return Act(
             env_action=head.env_action(stored),
             action=stored,
-            state=None if after is None else after.cpu().numpy(),
+            state=None if after is None else _to_array(after, device),
             extras=extras,
         )
 
@@ -169,25 +169,16 @@ class ActorCritic(nn.Module):
 
     def _decide(self, params: Any, mode: Any, seeds: np.ndarray, device: torch.device) -> Tensor:
         if isinstance(mode, str):
-            return self._decide_all(params, mode, seeds, device)
+            return _decide_all(self.head, params, mode, seeds, device)
         if len(mode) != len(seeds):
             raise SpecError(f"{len(mode)} modes for {len(seeds)} rows")
         modes = sorted(set(mode))
-        action = self._decide_all(params, modes[0], seeds, device)
+        action = _decide_all(self.head, params, modes[0], seeds, device)
         for other in modes[1:]:
             rows = torch.tensor([m == other for m in mode], device=device)
             rows = rows.reshape(-1, *[1] * (action.ndim - 1))
-            action = torch.where(rows, self._decide_all(params, other, seeds, device), action)
+            action = torch.where(rows, _decide_all(self.head, params, other, seeds, device), action)
         return action
-
-    def _decide_all(self, params: Any, mode: str, seeds: np.ndarray, device: torch.device) -> Tensor:
-        if mode == "sample":
-            return self.head.sample(params, to_tensor(self.head.noise(seeds), device))
-        if mode == "mode":
-            return self.head.mode(params)
-        if mode == "random":
-            return to_tensor(self.head.random(seeds), device)
-        raise SpecError(f"mode {mode!r}; one of {', '.join(_MODES)}")
 
     def _extra(
         self, name: str, params: Any, action: Tensor, obs: Mapping[str, Tensor], features: Tensor
@@ -210,3 +201,17 @@ class ActorCritic(nn.Module):
             came = "none" if state is None else list(state.shape)
             raise SpecError(f"recurrent state must be [{num_rows}, {self.spec.state_size}], came {came}")
         return state
+
+
+def _decide_all(head: Head, params: Any, mode: str, seeds: np.ndarray, device: torch.device) -> Tensor:
+    if mode == "sample":
+        return head.sample(params, to_tensor(head.noise(seeds), device))
+    if mode == "mode":
+        return head.mode(params)
+    if mode == "random":
+        return to_tensor(head.random(seeds), device)
+    raise SpecError(f"mode {mode!r}; one of {', '.join(_MODES)}")
+
+
+def _to_array(tensor: Tensor, device: torch.device) -> np.ndarray:
+    return tensor.numpy() if device.type == "cpu" else tensor.cpu().numpy()
