@@ -28,21 +28,17 @@ class Audit:
         """
         for item in items:
             try:
-                layout, columns, generations = slabs.open(item)
+                view = slabs.open(item)
             except PeerLost:
                 continue
-            cell = int(item["offset"]) // layout.cell_bytes
-            if int(generations[cell]) == int(item["generation"]):
-                found = chunk_record(
-                    {name: column[cell] for name, column in columns.items()}, item["lengths"]
-                )
-                head = {
-                    "batch": sequence,
-                    "version": list(version),
-                    "sequence": item["sequence"],
-                    "slice": item["slice"],
-                }
-                self._lines.write(json.dumps(head | found) + "\n")
+            cell = view.cell(int(item["offset"]))
+            if int(view.generations[cell]) != int(item["generation"]):
+                continue
+            columns = {name: column[cell] for name, column in view.columns.items()}
+            record: dict[str, Any] = {"batch": sequence, "version": list(version)}
+            record |= {name: item[name] for name in ("sequence", "slice")}
+            record |= chunk_record(columns, item["lengths"])
+            self._lines.write(json.dumps(record) + "\n")
 
     def close(self) -> None:
         """Close the file."""

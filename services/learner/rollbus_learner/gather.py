@@ -12,6 +12,7 @@ import torch
 
 from rollbus_core.slabs import SlabFolder
 from rollbus_learner import gather_chunks, gather_steps
+from rollbus_learner.fresh_episodes import FreshEpisodes
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
 from rollbus_wire import messages
 
@@ -28,7 +29,7 @@ class SlabReader:
     def __init__(self, folder: SlabFolder) -> None:
         self.slabs = Slabs(folder)
         self._buffers = Buffers()
-        self._fresh = gather_steps.FreshEpisodes()
+        self._fresh = FreshEpisodes()
         self.stale_chunks = 0
 
     def read(self, message: messages.Batch) -> Batch:

@@ -6,13 +6,12 @@ Symbols: T the longest chunk, N rows, K stacked frames, M final observations, S 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rollbus_core.columns import Layout
-from rollbus_learner.slab_views import Buffers, Columns, Slabs
+from rollbus_learner.slab_views import Buffers, Columns, Slabs, SlabView
 from rollbus_wire.errors import PeerLost, StaleRead
 
 #: Columns [N], which have no time dimension.
@@ -23,37 +22,24 @@ _PER_ROW = frozenset({"lengths", "last_step", "last_value", "carry"})
 class Chunk:
     """One readable chunk and its place in the batch."""
 
-    layout: Layout
-    columns: Columns
-    generations: np.ndarray
+    view: SlabView
     cell: int
     generation: int
     lengths: np.ndarray
     num_finals: int
-    row: int = 0
-    final: int = 0
-
-    @property
-    def length(self) -> int:
-        """Decisions of its longest row."""
-        return int(self.lengths.max(initial=0))
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.row, self.row + self.layout.num_rows)
-
-    @property
-    def finals(self) -> slice:
-        return slice(self.final, self.final + self.num_finals)
+    #: Decisions of its longest row.
+    length: int
+    rows: slice = field(default_factory=lambda: slice(0))
+    finals: slice = field(default_factory=lambda: slice(0))
 
     @property
     def stale(self) -> bool:
         """Whether the store has given the cell to another chunk."""
-        return int(self.generations[self.cell]) != self.generation
+        return int(self.view.generations[self.cell]) != self.generation
 
     def column(self, name: str) -> np.ndarray:
         """The column of this chunk's cell."""
-        return self.columns[name][self.cell]
+        return self.view.columns[name][self.cell]
 
 
 def gather(slabs: Slabs, items: Sequence[dict[str, Any]], buffers: Buffers) -> tuple[Columns, int]:
@@ -71,6 +57,9 @@ def gather(slabs: Slabs, items: Sequence[dict[str, Any]], buffers: Buffers) -> t
         kept = [chunk for chunk in chunks if not chunk.stale]
         if len(kept) == len(chunks):
             return batch, len(items) - len(kept)
+        for chunk in chunks:
+            if chunk.stale:
+                slabs.forget(chunk.view.slab)
         chunks = kept
     raise StaleRead(
         f"none of {len(items)} chunks is readable any more: the store freed them before they were read"
@@ -79,25 +68,27 @@ def gather(slabs: Slabs, items: Sequence[dict[str, Any]], buffers: Buffers) -> t
 
 def _open(slabs: Slabs, item: dict[str, Any]) -> Chunk | None:
     try:
-        layout, columns, generations = slabs.open(item)
+        view = slabs.open(item)
     except PeerLost:
         slabs.forget(int(item["slab"]))
         return None
+    lengths = np.asarray(item["lengths"], np.int32)
+    cell = view.cell(int(item["offset"]))
     return Chunk(
-        layout, columns, generations, int(item["offset"]) // layout.cell_bytes, int(item["generation"]),
-        np.asarray(item["lengths"], np.int32), int(item["num_finals"]),
-    )  # fmt: skip
+        view, cell, int(item["generation"]), lengths, int(item["num_finals"]), int(lengths.max(initial=0))
+    )
 
 
 def _copy(chunks: list[Chunk], buffers: Buffers) -> Columns:
     row = final = 0
     for chunk in chunks:
-        chunk.row, chunk.final = row, final
-        row, final = row + chunk.layout.num_rows, final + chunk.num_finals
+        chunk.rows = slice(row, row + chunk.view.layout.num_rows)
+        chunk.finals = slice(final, final + chunk.num_finals)
+        row, final = chunk.rows.stop, chunk.finals.stop
     length = max(chunk.length for chunk in chunks)
     batch: Columns = {"lengths": np.concatenate([chunk.lengths for chunk in chunks])}
     timed = []
-    for column in chunks[0].layout.columns:
+    for column in chunks[0].view.layout.columns:
         name = column.name
         if name.startswith("obs/"):
             batch[name] = _observations(name, chunks, length, row, buffers)
@@ -122,7 +113,7 @@ def _finish(batch: Columns, timed: list[str], chunks: list[Chunk], length: int) 
     for chunk in chunks:
         slot = batch["final_slot"][:, chunk.rows]
         slot[(slot < 0) | (slot >= chunk.num_finals)] = -1
-        slot[slot >= 0] += chunk.final
+        slot[slot >= 0] += chunk.finals.start
     if not inside.all():
         for name in timed:
             batch[name][~inside] = -1 if name in ("final_slot", "episode") else 0
@@ -134,7 +125,7 @@ def _finish(batch: Columns, timed: list[str], chunks: list[Chunk], length: int) 
 
 def _observations(name: str, chunks: list[Chunk], length: int, num_rows: int, buffers: Buffers) -> np.ndarray:
     """[T+1, N, ...], or [T+1, N, K, ...] with the frames of each row's running episode."""
-    head, depth = chunks[0].column(name), chunks[0].layout.num_history + 1
+    head, depth = chunks[0].column(name), chunks[0].view.layout.num_history + 1
     inner = head.shape[2:] if depth == 1 else (depth, *head.shape[2:])
     target = buffers.get(name, (length + 1, num_rows, *inner), head.dtype)
     for chunk in chunks:
@@ -155,8 +146,8 @@ def _since_start(chunk: Chunk, depth: int) -> np.ndarray:
     Not ``step``, which counts executed environment steps. An episode that began before the chunk is
     far enough away: the frames stored before the first are already those of that episode.
     """
-    end, rows = chunk.length, np.arange(chunk.layout.num_rows)
-    start = np.zeros((end + 1, chunk.layout.num_rows), bool)
+    end, rows = chunk.length, np.arange(chunk.view.layout.num_rows)
+    start = np.zeros((end + 1, chunk.view.layout.num_rows), bool)
     start[:end] = chunk.column("step")[:end] == 0
     start[chunk.lengths, rows] = chunk.column("last_step") == 0
     time = np.arange(end + 1)[:, None]
@@ -180,7 +171,7 @@ def _stack(target: np.ndarray, frames: np.ndarray, since: np.ndarray, depth: int
 
 def _final_observations(name: str, chunks: list[Chunk], num_finals: int, buffers: Buffers) -> np.ndarray:
     """[M, ...], or [M, K, ...]: the final frame behind the K-1 frames before it."""
-    head, depth = chunks[0].column(name), chunks[0].layout.num_history + 1
+    head, depth = chunks[0].column(name), chunks[0].view.layout.num_history + 1
     inner = head.shape[1:] if depth == 1 else (depth, *head.shape[1:])
     target = buffers.get(name, (num_finals, *inner), head.dtype)
     for chunk in chunks:

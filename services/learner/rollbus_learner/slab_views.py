@@ -1,8 +1,9 @@
-"""Maps of slabs as columns, and the check that nothing changed while they were read."""
+"""Slabs as columns, and arrays that batches are written to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,38 +14,66 @@ from rollbus_core.slabs import SlabFolder
 Columns = dict[str, np.ndarray]
 
 
+@dataclass
+class SlabView:
+    """One slab. Its store may write to it at any time; generations tell."""
+
+    slab: int
+    num_bytes: int
+    buffer: Any
+    layout: Layout
+    #: [num_cells, ...] each.
+    columns: Columns
+    #: uint64 [num_cells].
+    generations: np.ndarray
+    _records: Columns = field(default_factory=dict)
+
+    def cell(self, offset: Any) -> Any:
+        """Index of the cell at byte ``offset``; an array of them for an array."""
+        return offset // self.layout.cell_bytes
+
+    def records(self, name: str, dims: int) -> np.ndarray:
+        """Column ``name`` as [num_cells, n]: its first ``dims`` dimensions joined, the rest one opaque item.
+
+        One index pair per sample, which numpy gathers twice as fast as one per dimension.
+        """
+        found = self._records.get(name)
+        if found is None:
+            column = self.columns[name]
+            joined, inner = column.shape[1 : 1 + dims], column.shape[1 + dims :]
+            size = int(np.prod(inner, dtype=np.int64)) * column.itemsize
+            dtype = column.dtype if not inner else np.dtype((np.void, size))
+            place = next(c.offset for c in self.layout.columns if c.name == name)
+            shape = (len(column), int(np.prod(joined, dtype=np.int64)))
+            strides = (self.layout.cell_bytes, size)
+            found = self._records[name] = np.ndarray(shape, dtype, self.buffer, place, strides)
+        return found
+
+
 class Slabs:
-    """The slabs of one folder, as columns [num_cells, ...] and generations [num_cells]."""
+    """The slabs of one folder."""
 
     def __init__(self, folder: SlabFolder) -> None:
         self.folder = folder
-        self._layouts: dict[str, Layout] = {}
-        self._views: dict[tuple[int, int, str], tuple[Layout, Columns, np.ndarray]] = {}
+        self._views: dict[int, SlabView] = {}
 
-    def layout(self, data: Mapping[str, Any]) -> Layout:
-        """The layout that a message holds; equal ones are parsed once."""
-        key = repr(data)
-        if key not in self._layouts:
-            self._layouts[key] = Layout.from_data(data)
-        return self._layouts[key]
-
-    def open(self, item: Mapping[str, Any]) -> tuple[Layout, Columns, np.ndarray]:
-        """Layout, columns and generations of the slab that ``item`` names (slab, slab_bytes, layout).
-
-        Raises `PeerLost` if the slab is gone.
-        """
-        layout = self.layout(item["layout"])
-        key = (int(item["slab"]), int(item["slab_bytes"]), layout.key)
-        if key not in self._views:
-            buffer = self.folder.open(key[0], key[1])
-            num_cells = key[1] // layout.cell_bytes
+    def open(self, item: Mapping[str, Any]) -> SlabView:
+        """The slab that ``item`` names (slab, slab_bytes, layout). Raises `PeerLost` if it is gone."""
+        slab, num_bytes = int(item["slab"]), int(item["slab_bytes"])
+        known = self._views.get(slab)
+        if known is None or known.num_bytes != num_bytes:
+            buffer, layout = self.folder.open(slab, num_bytes), Layout.from_data(item["layout"])
+            num_cells = num_bytes // layout.cell_bytes
             generations = np.ndarray((num_cells,), np.uint64, buffer, 0, (layout.cell_bytes,))
-            self._views[key] = (layout, layout.slab_views(buffer, num_cells), generations)
-        return self._views[key]
+            known = SlabView(
+                slab, num_bytes, buffer, layout, layout.slab_views(buffer, num_cells), generations
+            )
+            self._views[slab] = known
+        return known
 
     def forget(self, slab: int) -> None:
-        """Drop the maps of a slab that is gone."""
-        self._views = {key: view for key, view in self._views.items() if key[0] != slab}
+        """Map it anew at the next use: it is gone, or its file may have been replaced."""
+        self._views.pop(slab, None)
         self.folder.forget(slab)
 
 
