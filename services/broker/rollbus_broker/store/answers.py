@@ -23,7 +23,7 @@ def _chunk_map(chunk: Chunk, pool: SlabPool) -> dict[str, Any]:
     return {
         "slab": chunk.cell.slab, "slab_bytes": slab.num_bytes, "offset": chunk.cell.offset,
         "generation": chunk.cell.generation, "sequence": chunk.sequence, "lengths": chunk.lengths,
-        "num_finals": chunk.num_finals, "digest": chunk.digest, "layout": slab.layout.to_data(),
+        "num_finals": chunk.num_finals, "digest": chunk.digest, "layout": slab.data,
         "oldest": list(chunk.oldest), "newest": list(chunk.newest), "order": chunk.order,
         "slice": chunk.slice,
     }  # fmt: skip
@@ -43,7 +43,7 @@ def replay_batch(table: ReplayTable, number: int, sample: Sample, pool: SlabPool
         time=draw.time.reshape(shape),
         row=draw.row.reshape(shape),
         total_steps=table.total_steps,
-        slabs=[{"slab": s.number, "slab_bytes": s.num_bytes, "layout": s.layout.to_data()} for s in slabs],
+        slabs=[{"slab": s.number, "slab_bytes": s.num_bytes, "layout": s.data} for s in slabs],
         chunk_slab=place.astype(np.int32),
         chunk_offset=draw.offset,
         chunk_generation=draw.generation,

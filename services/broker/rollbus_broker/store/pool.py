@@ -37,10 +37,13 @@ class Slab:
     num_bytes: int
     taken: int = 0
     key: str = field(init=False)
+    #: The layout as it travels.
+    data: dict[str, Any] = field(init=False)
     cell_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.key, self.cell_bytes = self.layout.key, self.layout.cell_bytes
+        self.data = self.layout.to_data()
 
     @property
     def num_cells(self) -> int:
@@ -48,7 +51,7 @@ class Slab:
 
     def to_data(self) -> dict[str, Any]:
         return {
-            "id": self.number, "table": self.table, "layout": self.layout.to_data(),
+            "id": self.number, "table": self.table, "layout": self.data,
             "bytes": self.num_bytes,
         }  # fmt: skip
 
