@@ -22,7 +22,7 @@ from rollbus_actor.session import Session
 from rollbus_actor.stats import Stats
 from rollbus_actor.versions import Versions
 from rollbus_core.config.models import ActorConfig
-from rollbus_core.feed import Feed
+from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_core.member import Member
 from rollbus_core.requests import Requests
 from rollbus_core.rng import decision_seeds, stream
@@ -61,18 +61,18 @@ class Actor(Service):
         connect: Callable[[str], Link], feed: Feed | None = None, seed: int = 0,
         noise_stream: str = "action-noise", mode: Mode = "sample", deterministic: bool = False,
         registry: Link | None = None, store: Link | None = None, slabs: SlabFolder | None = None,
-        weights: WeightSource | None = None, fixed_batch: int = 0, table: str = "main",
+        weights: WeightSource | None = None, fixed_batch: int = 0, table: str = TRAINING_TABLE,
         audit: Callable[[Produced], Any] | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         super().__init__(name)
         self.config, self.policy_spec, self._clock = config, policy_spec, clock
-        self._fixed = (
-            FixedBatch(engine, fixed_batch, policy_spec, policy_spec.frame_stack) if fixed_batch else None
-        )
-        self.engine: InferenceEngine = self._fixed or engine
+        self._fixed = FixedBatch(engine, fixed_batch, policy_spec) if fixed_batch else None
+        self.engine: InferenceEngine = engine if self._fixed is None else self._fixed
         self._versions = Versions(weights, self.engine, clock) if weights is not None else None
         self._mode, self._deterministic = mode, deterministic
         self._noise = stream(seed, noise_stream)
+        #: The version that waiting slices were last told of.
+        self._used = self.engine.version
         self._registry, self._store = registry, store
         self._batcher = Batcher(config.max_batch, config.batch_wait_ms / 1000.0, alone=deterministic)
         self.stats = Stats(clock())
@@ -83,8 +83,9 @@ class Actor(Service):
                 Requests(store), slabs, feed, policy_spec, policy_spec.frame_stack, table,
                 self._values, self._advance, audit,
             )  # fmt: skip
-        self.holdings = Holdings(self, connect, policy_spec, self.recorder is not None, clock)
-        self._told_at = clock()
+        self.holdings = Holdings(
+            self, connect, policy_spec, record=self.recorder is not None, alone=registry is None, clock=clock
+        )
 
     # --- service ---------------------------------------------------------------------------
 
@@ -106,8 +107,9 @@ class Actor(Service):
         busy = self._poll_registry()
         if self.recorder is not None:
             busy |= self.recorder.poll(began)
+        self._apply_weights()
         busy |= self.holdings.poll(began)
-        busy |= self._apply_weights()
+        busy |= self._use_new_version()
         while self._batcher.due_in_s(self._clock()) <= 0 and self.engine.version is not None:
             self._forward(self._batcher.take())
             busy = True
@@ -181,9 +183,8 @@ class Actor(Service):
     def numbers(self) -> dict[str, Any]:
         """For heartbeats: what was decided, what is held, what was lost and why."""
         now = self._clock()
-        self.holdings.account(now)
         numbers: dict[str, Any] = {
-            **self.stats.numbers(now),
+            **self.stats.numbers(now, self.holdings.account(now)),
             **self.holdings.counts,
             "slices": [s.slice for s in self.holdings.sessions.values() if s.held],
             "version": self.engine.version.number if self.engine.version is not None else -1,
@@ -191,7 +192,8 @@ class Actor(Service):
         if self._versions is not None:
             numbers["stale_reads"] = self._versions.stale_reads
         if self.recorder is not None:
-            numbers |= {"chunks": self.recorder.num_chunks, "dropped": dict(self.recorder.dropped)}
+            numbers["chunks"] = self.recorder.num_chunks
+            numbers |= {f"dropped_{reason}": n for reason, n in self.recorder.dropped.items()}
         return numbers
 
     # --- weights ---------------------------------------------------------------------------
@@ -200,15 +202,21 @@ class Actor(Service):
         if self._versions is not None and isinstance(message, Notice):
             self._versions.noticed(message)
 
-    def _apply_weights(self) -> bool:
+    def _apply_weights(self) -> None:
+        """Take the newest version, if there is a new one and no deterministic chunk is open."""
         if self._versions is None or not self._versions.pending:
-            return False
+            return
         if self._deterministic and any(s.writer is not None for s in self.holdings.sessions.values()):
-            return False
+            return
         applied = self._versions.apply()
-        if applied is None:
-            return True
-        self.tell(applied)
+        if applied is not None:
+            self.tell(applied)
+
+    def _use_new_version(self) -> bool:
+        """Slices whose tickets need a newer version than before may go on."""
+        if self.engine.version == self._used:
+            return False
+        self._used = self.engine.version
         self._become_ready()
         for session in list(self.holdings.sessions.values()):
             if session.state == "ticket":
@@ -246,8 +254,8 @@ class Actor(Service):
         if session.release_by is not None:
             self.holdings.give_up(session)
             return
-        if self._fixed is not None and self._fixed.independent is None and session.spec is not None:
-            self._fixed.prove(session.spec, Ask(self._mode, self._want))
+        if session.state == "ticket":
+            self.stats.ticket_wait_s += self._clock() - session.waits_since
         session.state = "ready"
         self._batcher.add(session, self._clock())
 
@@ -271,9 +279,11 @@ class Actor(Service):
                 recorder.close(session)
             elif session.release_by is not None:
                 return True
-            elif self.engine.version is None or not recorder.open(session, self.engine.version):
-                self._wait_for_ticket(session)
-                return False
+            else:
+                self._apply_weights()
+                if self.engine.version is None or not recorder.open(session, self.engine.version):
+                    self._wait_for_ticket(session)
+                    return False
 
     def _wait_for_ticket(self, session: Session) -> None:
         if not session.taken and session.parked is None:
@@ -285,7 +295,12 @@ class Actor(Service):
         """One pass, the answers to the hubs, and then the records."""
         seeds = decision_seeds(self._noise, batch.episode, batch.step)
         want = self._want if any(s.record for s in batch.sessions) else ()
-        forward = self.engine.act(batch.obs, batch.state, Ask(self._modes(batch), want), seeds)
+        ask = Ask(self._modes(batch), want)
+        if self._fixed is not None and self._fixed.independent is None:
+            spec = batch.sessions[0].spec
+            assert spec is not None
+            self._fixed.prove(spec, ask)
+        forward = self.engine.act(batch.obs, batch.state, ask, seeds)
         self.stats.passed(seeds.size)
         start = 0
         for session, size in zip(batch.sessions, batch.sizes, strict=True):

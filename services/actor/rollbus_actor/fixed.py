@@ -21,9 +21,9 @@ from rollbus_wire.spec import ArraySpec, EnvSpec
 class FixedBatch:
     """An engine whose passes all have ``size`` rows, or 1 if `prove` has failed."""
 
-    def __init__(self, engine: InferenceEngine, size: int, policy: PolicySpec, frame_stack: int = 1) -> None:
+    def __init__(self, engine: InferenceEngine, size: int, policy: PolicySpec) -> None:
         self.engine, self.size = engine, size
-        self._policy, self._frame_stack = policy, frame_stack
+        self._policy = policy
         #: None: not proved yet.
         self.independent: bool | None = None
 
@@ -80,7 +80,8 @@ class FixedBatch:
 
     def _draw(self, generator: np.random.Generator, item: ArraySpec, num: int) -> np.ndarray:
         """Observations within the bounds of ``item``, [num, (K,) ...]."""
-        stack = (self._frame_stack,) if self._frame_stack > 1 else ()
+        frames = self._policy.frame_stack
+        stack = (frames,) if frames > 1 else ()
         shape, dtype = (num, *stack, *item.shape), np.dtype(item.dtype)
         if dtype.kind == "b":
             return generator.integers(0, 2, shape).astype(bool)

@@ -25,6 +25,8 @@ from rollbus_wire.messages import (
 
 #: An `attach` without an answer is repeated after this long.
 ATTACH_REPEAT_S = 2.0
+#: Without a registry a slice that was refused or taken is asked for again after this long.
+RETAKE_S = 0.05
 #: A slice that shall be given up waits this long for its running step.
 RELEASE_WAIT_S = 1.0
 
@@ -46,9 +48,12 @@ class Holdings:
     """Sessions by slice, links by endpoint."""
 
     def __init__(
-        self, owner: Owner, connect: Callable[[str], Link], policy: PolicySpec, record: bool,
-        clock: Callable[[], float],
+        self, owner: Owner, connect: Callable[[str], Link], policy: PolicySpec, *, record: bool,
+        alone: bool, clock: Callable[[], float],
     ) -> None:  # fmt: skip
+        """``alone``: no registry would give a slice back that a hub refused or took, so it is asked for
+        again."""
+        self._alone = alone
         self._owner, self._connect, self._policy, self._clock = owner, connect, policy, clock
         self._record = record
         self.sessions: dict[str, Session] = {}
@@ -72,9 +77,7 @@ class Holdings:
             if found.endpoint == endpoint and found.assignment == list(assignment):
                 return
             self._end(found, "assigned anew", tell=False)
-        session = Session(slice, endpoint, self._link(endpoint), assignment)
-        self.sessions[slice] = session
-        self._attach(session)
+        self._attach(self._begin(slice, endpoint, assignment))
 
     def release(self, session: Session, reason: str) -> None:
         """Give the slice up at its next tick, which is now if its rows wait."""
@@ -137,7 +140,7 @@ class Holdings:
         elif isinstance(message, Detached):
             session = self._of(link, message.slice, message.fence)
             if session is not None:
-                self._end(session, message.reason or "detached by the hub")
+                self._taken_away(session, message.reason or "detached by the hub")
         elif isinstance(message, Fault):
             self._fault(link, message, re)
 
@@ -163,7 +166,7 @@ class Holdings:
         for session in list(self.sessions.values()):
             if session.link is link and session.state == "attach" and session.attach_id == re:
                 self.counts["slices_refused"] += 1
-                self._end(session, f"{message.code}: {message.text}")
+                self._taken_away(session, f"{message.code}: {message.text}")
                 return
         if message.code == "spec":
             # The policy does what the environment forbids: it would do so again.
@@ -171,6 +174,16 @@ class Holdings:
         self.counts["faults"] += 1
 
     # --- details -------------------------------------------------------------------------------
+
+    def _begin(self, slice: str, endpoint: str, assignment: Sequence[int]) -> Session:
+        session = self.sessions[slice] = Session(slice, endpoint, self._link(endpoint), assignment)
+        return session
+
+    def _taken_away(self, session: Session, reason: str) -> None:
+        self._end(session, reason)
+        if self._alone and session.release_by is None:
+            again = self._begin(session.slice, session.endpoint, session.assignment)
+            again.attach_due = self._clock() + RETAKE_S
 
     def _attach(self, session: Session) -> None:
         session.attach_due = self._clock() + ATTACH_REPEAT_S
@@ -212,10 +225,8 @@ class Holdings:
                 self._poller.add(link)
         return link
 
-    def account(self, now: float) -> None:
-        """Add up how long slices were held and waited for tickets."""
+    def account(self, now: float) -> float:
+        """Add up how long slices were held; returns how long they have been waiting for tickets."""
         since, self._accounted = self._accounted, now
-        for session in self.sessions.values():
-            self._owner.stats.held_s += now - since
-            if session.state == "ticket":
-                self._owner.stats.ticket_wait_s += now - max(since, session.waits_since)
+        self._owner.stats.held_s += (now - since) * sum(s.held for s in self.sessions.values())
+        return sum(now - s.waits_since for s in self.sessions.values() if s.state == "ticket")

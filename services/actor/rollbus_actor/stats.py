@@ -20,7 +20,6 @@ class Stats:
         #: Slice-seconds spent waiting for tickets, and slice-seconds held.
         self.ticket_wait_s = 0.0
         self.held_s = 0.0
-        self._began = now
         self._marks: deque[tuple[float, int, float]] = deque([(now, 0, 0.0)])
 
     def passed(self, num_rows: int) -> None:
@@ -28,8 +27,11 @@ class Stats:
         self.num_passes += 1
         self.num_decisions += num_rows
 
-    def numbers(self, now: float) -> dict[str, float]:
-        """Rates are over the last seconds, sums over the process's life."""
+    def numbers(self, now: float, waiting_s: float = 0.0) -> dict[str, float]:
+        """Rates are over the last seconds, sums over the process's life.
+
+        ``waiting_s``: slice-seconds of the waits for tickets that still last.
+        """
         self._marks.append((now, self.num_decisions, self.busy_s))
         while len(self._marks) > 2 and now - self._marks[0][0] > WINDOW_S:
             self._marks.popleft()
@@ -40,6 +42,6 @@ class Stats:
             "steps_per_s": (self.num_decisions - decisions) / span,
             "batch_rows_mean": self.num_decisions / max(1, self.num_passes),
             "busy_fraction": (self.busy_s - busy_s) / span,
-            "ticket_wait_fraction": self.ticket_wait_s / self.held_s if self.held_s else 0.0,
+            "ticket_wait_fraction": min(1.0, (self.ticket_wait_s + waiting_s) / max(self.held_s, 1e-9)),
             "unrecorded": self.num_unrecorded,
         }

@@ -58,7 +58,7 @@ def buffer_path(prefix: Path, buffer: int) -> Path:
 class WeightWriter:
     """The learner's end. There is one writer per slot; a successor adopts the files."""
 
-    def __init__(self, prefix: Path, num_bytes: int, policy: str = "") -> None:
+    def __init__(self, prefix: Path, num_bytes: int = 0, policy: str = "") -> None:
         """Take room for images of ``num_bytes``; a larger one later makes the buffers grow.
 
         ``policy`` names the slot in notices; by default it is what follows "-" in ``prefix``.
