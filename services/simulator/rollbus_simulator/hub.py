@@ -91,6 +91,8 @@ class Hub(Service):
         self._told: list[str] = []
         #: Attachments that wait until their slice has all of its rows.
         self._parked: dict[str, tuple[Link, Envelope]] = {}
+        #: Of one turn of the loop.
+        self._longest_s = 0.0
         self._next_worker_poll = self._probe_until = 0.0
         self.endpoint = endpoint or next(
             (e for e in (getattr(link, "endpoint", "") for link in self._data_links) if e), "local"
@@ -137,7 +139,10 @@ class Hub(Service):
                 each.withdraw()
         self._tell_slices()
         if busy:
-            self.counters.busy_s += self._clock() - began
+            took = self._clock() - began
+            self.counters.busy_s += took
+            if took > self._longest_s + 0.1:
+                self._longest_s = took
         return busy
 
     def wake_in_s(self) -> float:
@@ -209,7 +214,6 @@ class Hub(Service):
             self.member.slices = self._available()
             if self.member.registered is not None:
                 self.member.send(SlicesChanged(slices=self.member.slices))
-            self.member.stage("run", DEFAULT_STAGE_DEADLINE_S)
 
     def _registered(self, message: Registered) -> None:
         self.episodes.open(message.incarnation)
@@ -221,11 +225,19 @@ class Hub(Service):
         if self.member is None:
             return False
         self.member.failure = self._peers.failure
+        self._name_stage(self.member)
         others = self.member.poll()
         for envelope in others:
             if isinstance(envelope.message, Ping):
                 self.member.send(Pong())
         return bool(others)
+
+    def _name_stage(self, member: Member) -> None:
+        """Environments in this process may hold the loop: say for how long."""
+        if self.env.placement == "inline" and not self.counters.steps:
+            member.stage("first steps", self.env.step_timeout_s)
+        else:
+            member.stage("run", max(DEFAULT_STAGE_DEADLINE_S, 4 * self._longest_s))
 
     # --- actors ----------------------------------------------------------------------------
 

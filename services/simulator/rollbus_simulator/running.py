@@ -69,6 +69,7 @@ class Decided:
         #: Steps the decision asked for.
         self.count = np.ones(n, np.int32)
         self.reward = np.zeros((n, 1), np.float32)
+        self._queue = np.zeros((n, 1, *spec.action.shape), spec.action.dtype)
         self.terminated, self.truncated, self.interrupted = (np.zeros(n, bool) for _ in range(3))
         self.final = np.zeros(n, bool)
         self.final_obs: Arrays = {
@@ -87,16 +88,21 @@ class Decided:
             **{name: _constant(np.zeros(n, bool)) for name in ("terminated", "truncated", "interrupted")},
         }
 
-    def begin(self, rows: Rows, num_actions: int) -> None:
-        """A decision of ``num_actions`` environment steps is being executed on ``rows``."""
-        width = self.reward.shape[1]
+    def begin(self, rows: Rows, queue: np.ndarray) -> None:
+        """A decision is being executed on ``rows``: its actions [R, C, ...], one per step."""
+        num_actions, width = queue.shape[1], self.reward.shape[1]
         if width != num_actions and (width < num_actions or isinstance(rows, slice)):
-            wider = np.zeros((len(self.reward), num_actions), np.float32)
-            if not isinstance(rows, slice):
-                wider[:, :width] = self.reward
-            self.reward = wider
+            self.reward = _widened(self.reward, num_actions, keep=not isinstance(rows, slice))
+            self._queue = _widened(self._queue, num_actions, keep=not isinstance(rows, slice))
         self.clear(rows)
         self.count[rows] = num_actions
+        if num_actions > 1:
+            self._queue[rows, :num_actions] = queue
+
+    def next_actions(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The action that is due in each of ``places``, and whether it is the decision's last."""
+        done = self.num_steps[places]
+        return self._queue[places, done], done + 1 >= self.count[places]
 
     def settle(self) -> None:
         """Write ``plain`` into the arrays, before some rows of it change; they may change now."""
@@ -175,6 +181,14 @@ def _copy(array: np.ndarray, rows: Rows) -> np.ndarray:
 
 def _flag(success: bool | None) -> int:
     return -1 if success is None else int(success)
+
+
+def _widened(array: np.ndarray, width: int, *, keep: bool) -> np.ndarray:
+    """Zeros [N, width, ...], with what ``array`` held if ``keep``."""
+    wider = np.zeros((len(array), width, *array.shape[2:]), array.dtype)
+    if keep:
+        wider[:, : array.shape[1]] = array
+    return wider
 
 
 def _constant(array: np.ndarray) -> np.ndarray:

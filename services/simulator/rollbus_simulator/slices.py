@@ -65,7 +65,6 @@ class Slice:
         self._whole_tick = False
         #: All rows are executing a decision of one step, and none was cut.
         self._single = False
-        self._queue = np.zeros((num_rows, 1, *spec.action.shape), spec.action.dtype)
         self.seats = Seats(num_rows)
         self._places = np.arange(num_rows, dtype=np.int32)
         self._places.flags.writeable = False
@@ -101,7 +100,7 @@ class Slice:
 
     # --- holders ---------------------------------------------------------------------------
 
-    def attach(self, holder: Holder, assignment: list[int], re: int = 0) -> Attached:
+    def attach(self, holder: Holder, assignment: list[int]) -> Attached:
         """Give the slice to ``holder`` under a new fence.
 
         The caller sends what is returned, then calls `advance`. Raises `StaleAssignment` or
@@ -218,20 +217,15 @@ class Slice:
         num_actions = queue.shape[1]
         self._whole_tick, self._single = False, whole and num_actions == 1
         self._frames.push(rows)
-        self._decided.begin(rows, num_actions)
+        self._decided.begin(rows, queue)
         self._pending[rows] = True
         self.state[rows] = STEPPING
         if self.settings.tick_deadline_s and (self.state == READY).any():
             self._first_ready = self._clock()
         if num_actions == 1:
             self.seats.ask(self, "step", places, queue[:, 0])
-            return
-        if self._queue.shape[1] < num_actions:
-            wider = np.zeros((self.num_rows, num_actions, *action.shape[1 + act.chunked :]), action.dtype)
-            wider[:, : self._queue.shape[1]] = self._queue
-            self._queue = wider
-        self._queue[rows, :num_actions] = queue
-        self._step_queued(places)
+        else:
+            self._step_queued(places)
 
     def _refuse_again(self, act: Act, places: np.ndarray, waiting: np.ndarray) -> None:
         """Part of an act is not awaited; the rows that do wait get theirs."""
@@ -261,11 +255,11 @@ class Slice:
 
     def _step_queued(self, places: np.ndarray) -> None:
         """The next queued action on each of ``places``."""
-        done = self._decided.num_steps[places]
-        observe = not self._late_observe or bool((done + 1 >= self._decided.count[places]).any())
+        actions, last = self._decided.next_actions(places)
+        observe = not self._late_observe or bool(last.any())
         if self._limit and not observe:
             observe = bool((self._running.step[places] + 1 >= self._limit).any())
-        self.seats.ask(self, "step", places, self._queue[places, done], observe)
+        self.seats.ask(self, "step", places, actions, observe)
 
     # --- episodes --------------------------------------------------------------------------
 

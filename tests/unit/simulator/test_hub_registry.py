@@ -64,7 +64,7 @@ def told(registry: LocalLink, kind: type) -> list[Message]:
 def test_episodes_begin_with_the_incarnation() -> None:
     hub, actor, registry, _, _ = member_hub()
     hub.poll()
-    (register,) = told(registry, Register)
+    register = told(registry, Register)[0]
     assert isinstance(register, Register) and (register.role, register.name) == ("hub", "hub-3")
     attached(hub, actor, "hub-3/0")
     assert not [m for m in actor.got if isinstance(m, Tick)]
