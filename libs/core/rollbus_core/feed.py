@@ -10,6 +10,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+#: The table that actors fill and the learner drains.
+TRAINING_TABLE = "train"
+
 
 class TableConfig(BaseModel):
     """Sampler, rate limiter and bounds of one table."""

@@ -79,6 +79,8 @@ class Member:
                 self._on_registered(message)
             elif isinstance(message, Fault) and message.code == "rejoin":
                 self.registered, self._next = None, 0.0
+            elif isinstance(message, Fault) and message.code == "superseded":
+                raise PeerLost(f"{self.role} {self.name}: {message.text}")
             elif isinstance(message, Command) and message.name == "stop":
                 self.stop_requested = True
             else:

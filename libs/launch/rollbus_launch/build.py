@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core.config.models import EnvConfig
+from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
+from rollbus_core.version import Version
 from rollbus_wire import lookup
 from rollbus_wire.errors import DeadlineExceeded, PeerLost, SpecError
 from rollbus_wire.link import Link, ZmqLink, local_pair, wait_reply
@@ -57,15 +60,15 @@ class _Context:
     def recipe(self) -> Any:
         return self.resolved.recipe
 
-    def link(self, endpoint: str) -> ZmqLink:
-        """Dial a service of this run."""
-        return ZmqLink.connect(endpoint, self.paths.run_id)
+    def link(self, endpoint: str, producer: str = "") -> ZmqLink:
+        """Dial a service of this run. All links of one service name the same ``producer``."""
+        return ZmqLink.connect(endpoint, self.paths.run_id, producer)
 
 
 def _broker(context: _Context) -> Service:
     from rollbus_broker.broker import Broker
 
-    return Broker(context.paths, context.recipe.broker)
+    return Broker(context.paths, context.recipe.broker, log=get_logger(context.paths, "broker-0"))
 
 
 def _hub(context: _Context) -> Service:
@@ -88,6 +91,7 @@ def _hub(context: _Context) -> Service:
         data_links=data,
         peer_link=peer_link(env.placement, env.listen or paths.hub_peers(index), paths.run_id),
         registry=context.link(paths.registry), run_id=paths.run_id,
+        log=get_logger(paths, f"hub-{index}"),
     )  # fmt: skip
 
 
@@ -99,14 +103,14 @@ def _actor(context: _Context) -> Service:
 
     import_torch(context.recipe.actor.threads, context.recipe.run.deterministic)
     recipe, paths = context.recipe, context.paths
-    spec = await_spec(context)
+    spec, producer = await_spec(context), secrets.token_hex(8)
     policy = make_policy(recipe, spec, critic="value" in context.resolved.feed.extras)
     return Actor(
         f"actor-{context.index}", recipe.actor,
         engine=make_engine(recipe.actor.engine, policy, device=recipe.actor.device, threads=recipe.actor.threads),
         policy_spec=policy.spec, feed=context.resolved.feed, seed=recipe.run.seed,
         noise_stream=ACTION_NOISE, mode="sample", deterministic=recipe.run.deterministic,
-        registry=context.link(paths.registry), store=context.link(paths.store_endpoint),
+        registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
         slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
         weights=WeightReader(paths.weights(POLICY)),
         connect=lambda endpoint: _connect(context, endpoint),
@@ -125,14 +129,14 @@ def _learner(context: _Context) -> Service:
 
     import_torch(context.recipe.learner.threads, context.recipe.run.deterministic)
     recipe, paths = context.recipe, context.paths
-    spec = await_spec(context)
+    spec, producer = await_spec(context), secrets.token_hex(8)
     policy = make_policy(recipe, spec, critic="value" in recipe.algorithm.requires)
     algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
         recipe.algorithm, spec, policy, context.resolved.feed
     )
     return Learner(
         "learner-0", algorithm, context.resolved.feed, recipe, paths,
-        registry=context.link(paths.registry), store=context.link(paths.store_endpoint),
+        registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
         weights=WeightWriter(paths.weights(POLICY)),
     )  # fmt: skip
 
@@ -184,7 +188,7 @@ def evaluation(
     spec = EnvSpec.from_data(manifest["spec"])
     policy = make_policy(recipe, spec, critic=False)
     engine = make_engine(recipe.actor.engine, policy, device=recipe.actor.device, threads=1)
-    engine.set_weights(manifest["version"], tensors)
+    engine.set_weights(Version.of(manifest["version"]), tensors)
     hub_end, actor_end = local_pair()
     listed = EpisodeList(seed, episodes)
     dial_in = recipe.env.placement == "dial_in"

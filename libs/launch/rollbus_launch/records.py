@@ -30,9 +30,10 @@ def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str) -> dict[st
     data = summary(read_lines(paths.metrics))
     data |= {"wall_s": wall_s, "stopped_by": stopped_by}
     if evaluations:
-        last = evaluations[-1]
-        data["evaluation"] = {k: v for k, v in last.items() if k != "episodes"}
-        data["mean_return"] = last["mean_return"]
+        by_best = stopped_by == "evaluation"
+        chosen = max(evaluations, key=lambda e: e["mean_return"]) if by_best else evaluations[-1]
+        data["evaluation"] = {k: v for k, v in chosen.items() if k != "episodes"}
+        data["mean_return"] = chosen["mean_return"]
     paths.summary.write_text(json.dumps(data, indent=1))
     return data
 

@@ -91,6 +91,9 @@ class Session:
         elif isinstance(message, Evaluated):
             self.evaluation = dict(message.result)
             self.display.evaluated(self.evaluation)
+            target = self.recipe.stop_when.eval_return
+            if target is not None and self.evaluation["mean_return"] >= target:
+                self.stopped_by = "evaluation"
         elif isinstance(message, Command) and message.name == "scale":
             for role, count in message.arguments.items():
                 self.launcher.scale(str(role), int(count))
@@ -107,9 +110,7 @@ class Session:
             return False
         now = time.monotonic()
         self._learner_done_at = self._learner_done_at or now
-        target = self.recipe.stop_when.eval_return
-        if target is not None and self.evaluation and self.evaluation["mean_return"] >= target:
-            self.stopped_by = "evaluation"
+        if self.stopped_by:
             return True
         done = self.evaluation and self.evaluation["checkpoint"] == self._final_path
         return bool(done) or now - self._learner_done_at > LAST_EVALUATION_S

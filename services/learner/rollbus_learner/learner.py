@@ -8,6 +8,7 @@ from typing import Any
 
 from rollbus_accel.backends.base import choose, resolve_device
 from rollbus_core.checkpoints import listed, take_lineage
+from rollbus_core.feed import TRAINING_TABLE as TABLE
 from rollbus_core.feed import Feed
 from rollbus_core.log import get_logger
 from rollbus_core.member import Member
@@ -40,7 +41,6 @@ from rollbus_wire.messages import (
     TableState,
 )
 
-TABLE = "train"
 #: Stages may last this long; an update ten times the last one, at least the default.
 FIRST_UPDATE_S, CHECKPOINT_S = 120.0, 120.0
 #: Time until a refused request is made again.
