@@ -65,7 +65,7 @@ class Recall(Toy):
     def observe(self, rows: np.ndarray) -> Arrays:
         time = self.time[rows]
         shown = one_hot(self.cue(rows), 2) * (time == 0)[:, None]
-        announced = (time == self.length - 1)[:, None].astype(np.float32)
+        announced = (time >= self.length - 1)[:, None].astype(np.float32)
         return {"obs": np.concatenate([shown, announced], 1).astype(np.float32)}
 
 

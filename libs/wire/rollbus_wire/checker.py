@@ -83,7 +83,7 @@ def random_actions(spec: ActionSpec, num_rows: int, generator: Any) -> np.ndarra
 
 def _takes_rows(factory: Any) -> bool:
     """Whether ``factory`` wants the number of rows: a required argument, or one of that name."""
-    if not callable(factory) or hasattr(factory, "step"):
+    if not callable(factory) or (hasattr(factory, "step") and not isinstance(factory, type)):
         return False
     try:
         parameters = list(inspect.signature(factory).parameters.values())

@@ -133,7 +133,7 @@ def check_late_observe(c: Checker) -> Iterator[str]:
 
 def check_no_auto_reset(c: Checker) -> Iterator[str]:
     """At the end of an episode the observation is its last one, and stays so until reset."""
-    low, high = _first_range(c)
+    firsts = _Firsts(c)
     before = c.env.reset(c.rows, c.seeds, [])
     length = np.zeros(c.num_rows, np.int64)
     ends, suspicious = 0, 0
@@ -143,7 +143,7 @@ def check_no_auto_reset(c: Checker) -> Iterator[str]:
         ended = np.asarray(result.terminated) | np.asarray(result.truncated)
         obs = {key: np.array(value) for key, value in (result.obs or {}).items()}
         counted = ended & (length > 1)
-        jumped = _within(obs, low, high) & ~_within(before, low, high)
+        jumped = firsts.alike(obs) & ~firsts.alike(before)
         ends, suspicious = ends + int(counted.sum()), suspicious + int((counted & jumped).sum())
         if ended.any() and c.spec.late_observe == "exact":
             again = c.env.observe(c.rows)
@@ -174,31 +174,42 @@ def check_no_auto_reset(c: Checker) -> Iterator[str]:
 _MIN_ENDS = 3
 
 
-def _first_range(c: Checker) -> Tuple[Arrays, Arrays]:
-    """Lowest and highest first observation per element, with a margin."""
-    firsts = [c.env.reset(c.rows, c.seeds + 1000 * k, []) for k in range(16)]
-    low, high = {}, {}
-    for key in firsts[0]:
-        values = np.concatenate([np.asarray(f[key], np.float64) for f in firsts])
-        margin = 0.25 * (values.max(0) - values.min(0))
-        low[key], high[key] = values.min(0) - margin, values.max(0) + margin
-    return low, high
+class _Firsts:
+    """A sample of first observations, and whether others look like one of them."""
+
+    def __init__(self, c: Checker) -> None:
+        sample = [_flat(c.env.reset(c.rows, c.seeds + 1000 * k, [])) for k in range(16)]
+        self._known = np.concatenate(sample)
+        margin = 0.25 * (self._known.max(0) - self._known.min(0))
+        self._low, self._high = self._known.min(0) - margin, self._known.max(0) + margin
+        apart = self._distances(self._known)
+        np.fill_diagonal(apart, np.inf)
+        self._reach = 2 * apart.min(1).max()
+
+    def alike(self, obs: Arrays) -> np.ndarray:
+        """bool [R]: in the range of first observations, and as near to one as they are to each other."""
+        flat = _flat(obs)
+        inside = ((flat >= self._low) & (flat <= self._high)).all(1)
+        return inside & (self._distances(flat).min(1) <= self._reach)
+
+    def _distances(self, flat: np.ndarray) -> np.ndarray:
+        return np.stack([np.abs(self._known - one).max(1) for one in flat])
 
 
-def _within(obs: Arrays, low: Arrays, high: Arrays) -> np.ndarray:
-    """bool [R]: all elements of the row within the range."""
-    inside = []
-    for key, value in obs.items():
-        good = (value >= low[key]) & (value <= high[key])
-        inside.append(good.reshape(len(value), -1).all(1))
-    return np.logical_and.reduce(inside)
+def _flat(obs: Arrays) -> np.ndarray:
+    """float64 [R, all elements]."""
+    parts = [np.asarray(obs[key], np.float64) for key in sorted(obs)]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], 1)
 
 
 def check_flags(c: Checker) -> Iterator[str]:
     """A new episode does not begin as ended, and own truncation is declared."""
-    episode = c.run(c.env, c.rows)
+    fresh = c.make()
+    try:
+        episode, again = c.run(fresh, c.rows), c.run(fresh, c.rows)
+    finally:
+        fresh.close()
     longest = episode.lengths.max()
-    again = c.run(c.env, c.rows)
     if longest > 1 and (again.lengths == 1).all():
         yield "every episode after the first ends at step 1: a done flag is not cleared by reset"
     if not c.spec.internal_truncation:
