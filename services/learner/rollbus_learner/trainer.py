@@ -85,7 +85,8 @@ class Trainer:
         return round(new * executed / samples) if samples else new
 
     def _seed(self, name: str) -> int:
-        return int(mix(stream(self.seed, name) ^ np.uint64(self.counters.updates)) >> np.uint64(1))
+        key = np.array([stream(self.seed, name) ^ np.uint64(self.counters.updates)])
+        return int(mix(key)[0] >> np.uint64(1))
 
 
 def check_gap(metrics: Mapping[str, float], limit: float) -> None:
