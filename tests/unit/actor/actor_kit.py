@@ -102,8 +102,8 @@ class ScriptedHub:
         n, width = self.num_rows, self.repeat if self.acts else 1
         self.outcome = {
             "num_steps": np.zeros(n, np.int32), "reward": np.zeros((n, width), np.float32),
-            "terminated": np.zeros(n, bool), "ended": np.zeros(n, bool), "final": np.zeros((n, 3), np.float32),
-            "interrupted": np.zeros(n, bool),
+            "terminated": np.zeros(n, bool), "ended": np.zeros(n, bool),
+            "final": np.zeros((n, 3), np.float32), "interrupted": np.zeros(n, bool),
         }  # fmt: skip
 
     def poll(self) -> None:

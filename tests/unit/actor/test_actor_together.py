@@ -1,0 +1,272 @@
+"""The actor with the real hub, broker, environments and policies in one loop."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rollbus_actor.actor import Actor
+from rollbus_actor.engines.torch_local import Engine
+from rollbus_broker.broker import Broker
+from rollbus_core.columns import HEADER_BYTES, Layout
+from rollbus_core.config.models import ActorConfig, BrokerConfig, EnvConfig
+from rollbus_core.feed import TRAINING_TABLE, Feed, TableConfig
+from rollbus_core.paths import RunPaths
+from rollbus_core.slabs import SlabFolder
+from rollbus_core.version import Version
+from rollbus_core.weights.base import to_image
+from rollbus_core.weights.shm import WeightReader, WeightWriter
+from rollbus_envs import toy
+from rollbus_policies import mlp, recurrent
+from rollbus_simulator.episodes import TrainingEpisodes
+from rollbus_simulator.hub import Hub
+from rollbus_wire.link import Poller, ZmqLink, drain, local_pair
+from rollbus_wire.messages import Batch, Consumed, OpenTable, Sample
+
+
+class ScriptedLearner:
+    """Samples, publishes the next version, says what it consumed."""
+
+    def __init__(self, paths: RunPaths, feed: Feed, policy: Any) -> None:
+        self.registry = ZmqLink.connect(paths.registry, paths.run_id, "learner")
+        self.store = ZmqLink.connect(paths.store_endpoint, paths.run_id, "learner")
+        self.writer = WeightWriter(paths.weights("policy"))
+        self.slabs, self.policy, self.number = SlabFolder(paths.runtime), policy, 0
+        self.batches: list[list[dict[str, Any]]] = []
+        self.store.send(OpenTable(TRAINING_TABLE, feed.table.model_dump(), [0, 0]))
+        self.publish()
+        self.store.send(Sample(TRAINING_TABLE))
+
+    def publish(self) -> None:
+        tensors = {name: tensor.numpy() for name, tensor in self.policy.state_dict().items()}
+        notice = self.writer.publish((0, self.number), to_image(tensors))
+        assert notice is not None
+        self.registry.send(notice)
+
+    def poll(self) -> None:
+        for envelope in drain(self.registry):
+            del envelope
+        for envelope in drain(self.store):
+            message = envelope.message
+            if not isinstance(message, Batch):
+                continue
+            self.batches.append([self._read(chunk) for chunk in message.chunks])
+            self.number += 1
+            self.publish()
+            self.store.send(Consumed(TRAINING_TABLE, message.sequence, [0, self.number], self.number))
+            self.store.send(Sample(TRAINING_TABLE))
+
+    def _read(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        layout = Layout.from_data(chunk["layout"])
+        cell = self.slabs.open(chunk["slab"], chunk["slab_bytes"])
+        start = chunk["offset"]
+        body = memoryview(cell)[start + HEADER_BYTES : start + layout.cell_bytes]
+        assert zlib.crc32(body) == chunk["digest"]
+        return {"slice": chunk["slice"]} | {k: v.copy() for k, v in layout.views(cell, start).items()}
+
+
+class System:
+    """Broker, hub, actors and a scripted learner in one process, over real sockets."""
+
+    def __init__(self, tmp_path: Path, policy: Any, feed: Feed, env: toy.Config, num_actors: int = 1) -> None:
+        paths = RunPaths(tmp_path / "run")
+        paths.create()
+        self.broker = Broker(paths, BrokerConfig(heartbeat_s=0.05, lost_after_s=0.5, http=""))
+        self.broker.start(Poller())
+        self.learner: ScriptedLearner | None = None
+        data = ZmqLink.bind(paths.hub_data(0), paths.run_id)
+        self.hub = Hub(
+            "hub-0", 0, EnvConfig(num_envs=8, num_slices=2), num_rows=8, num_slices=2,
+            episodes=TrainingEpisodes(1, 0), data_links=[data],
+            make_env=lambda num_rows: toy.make(env, num_rows),
+            registry=ZmqLink.connect(paths.registry, paths.run_id), run_id=paths.run_id,
+        )  # fmt: skip
+        self.hub.start(Poller())
+        self.actors = [self._actor(paths, index, policy, feed) for index in range(num_actors)]
+        self.paths, self.feed, self.policy = paths, feed, policy
+
+    def _actor(self, paths: RunPaths, index: int, policy: Any, feed: Feed) -> Actor:
+        sender = f"actor-{index}"
+        actor = Actor(
+            sender, ActorConfig(), engine=Engine(policy, "cpu"), policy_spec=policy.spec, feed=feed, seed=1,
+            registry=ZmqLink.connect(paths.registry, paths.run_id, sender),
+            store=ZmqLink.connect(paths.store_endpoint, paths.run_id, sender),
+            slabs=SlabFolder(paths.runtime), weights=WeightReader(paths.weights("policy")),
+            connect=lambda endpoint: ZmqLink.connect(endpoint, paths.run_id, sender),
+        )  # fmt: skip
+        actor.start(Poller())
+        return actor
+
+    def turn(self) -> None:
+        self.broker.poll()
+        if self.learner is None:
+            self.learner = ScriptedLearner(self.paths, self.feed, self.policy)
+        self.learner.poll()
+        self.hub.poll()
+        for actor in self.actors:
+            actor.poll()
+
+    def run(self, until: Any, turns: int = 40000) -> None:
+        for _ in range(turns):
+            if until():
+                return
+            self.turn()
+        raise AssertionError([actor.numbers() for actor in self.actors])
+
+    def stop(self) -> None:
+        for service in (*self.actors, self.hub, self.broker):
+            service.stop()
+        if self.learner is not None:
+            self.learner.registry.close()
+            self.learner.store.close()
+
+
+@pytest.fixture
+def systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[System]]:
+    monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(tmp_path))
+    made: list[System] = []
+    yield made
+    for system in made:
+        system.stop()
+
+
+def feed_of(batch_steps: int, num_decisions: int, lag: int = 1) -> Feed:
+    table = TableConfig(batch_steps=batch_steps, max_lag=lag)
+    return Feed(table=table, num_decisions=num_decisions, extras=("log_prob",))
+
+
+def make(family: Any, env: toy.Config) -> Any:
+    torch.manual_seed(0)
+    return family.make(family.Config(), toy.make(env, 1).spec, critic=False, frame_stack=1)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_batches_of_real_services(tmp_path: Path, systems: list[System], lag: int) -> None:
+    env = toy.Config(kind="discrete")
+    policy = make(mlp, env)
+    system = System(tmp_path, policy, feed_of(64, 8, lag), env)
+    systems.append(system)
+    system.run(lambda: system.learner and len(system.learner.batches) >= 6)
+    assert system.learner is not None
+    for number, batch in enumerate(system.learner.batches):
+        assert sum(int(chunk["lengths"].sum()) for chunk in batch) == 64
+        for chunk in batch:
+            t = int(chunk["lengths"].max())
+            versions = np.unique(chunk["version"][:t])
+            assert versions.min() >= number - lag and versions.max() <= number
+            scored = policy(
+                {
+                    "obs/obs": torch.from_numpy(chunk["obs/obs"][:t]),
+                    "action": torch.from_numpy(chunk["action"][:t]),
+                },
+                ("log_prob",),
+            )["log_prob"].detach()
+            assert np.allclose(scored, chunk["log_prob"][:t], atol=1e-5)
+    numbers = system.actors[0].numbers()
+    assert sorted(numbers["slices"]) == ["hub-0/0", "hub-0/1"]
+    assert not [name for name in numbers if name.startswith("dropped_")]
+
+
+def test_two_actors_and_one_leaves(tmp_path: Path, systems: list[System]) -> None:
+    env = toy.Config(kind="memory")
+    policy = make(recurrent, env)
+    system = System(tmp_path, policy, feed_of(64, 8), env, num_actors=2)
+    systems.append(system)
+    system.run(lambda: all(len(a.numbers()["slices"]) == 1 for a in system.actors))
+    system.run(lambda: system.learner and len(system.learner.batches) >= 4)
+    leaving = system.actors[0]
+    leaving.drain()
+    system.run(lambda: leaving.finished)
+    leaving.stop()
+    system.actors = system.actors[1:]
+    system.run(lambda: len(system.actors[0].numbers()["slices"]) == 2)
+    assert system.learner is not None
+    have = len(system.learner.batches)
+    system.run(lambda: len(system.learner.batches) >= have + 3)  # type: ignore[union-attr]
+    # Each (episode, step) was applied at most once, and the stored log-probs are those of the whole
+    # sequence from the chunk's carry, also in the chunks after the hand-over.
+    seen: set[tuple[int, int]] = set()
+    for chunk in (chunk for batch in system.learner.batches for chunk in batch):
+        lengths = chunk["lengths"]
+        for row, length in enumerate(lengths):
+            pairs = set(
+                zip(
+                    chunk["episode"][:length, row].tolist(), chunk["step"][:length, row].tolist(), strict=True
+                )
+            )
+            assert len(pairs) == length and not pairs & seen
+            seen |= pairs
+        t = int(lengths.min())
+        if t == 0:
+            continue
+        scored = policy(
+            {
+                "obs/obs": torch.from_numpy(chunk["obs/obs"][:t]),
+                "action": torch.from_numpy(chunk["action"][:t]),
+                "state": torch.from_numpy(chunk["carry"].view(np.float32)),
+                "start": torch.from_numpy(chunk["step"][:t] == 0),
+            },
+            ("log_prob",),
+        )["log_prob"].detach()
+        assert np.allclose(scored, chunk["log_prob"][:t], atol=1e-5)
+
+
+def test_recurrent_log_probs_do_not_change_at_a_hand_over(tmp_path: Path) -> None:
+    """The same decisions with and without a change of holder in the middle of an episode."""
+    env = toy.Config(kind="memory", length=12)
+    policy = make(recurrent, env)
+
+    def collect(change_after: int) -> dict[tuple[int, int], tuple[int, float]]:
+        hub_end, actor_end = local_pair(senders=("hub", "actor"))
+        hub = Hub(
+            "hub-0", 0, EnvConfig(num_envs=4, num_slices=1), num_rows=4, num_slices=1,
+            episodes=TrainingEpisodes(1, 0), data_links=[hub_end],
+            make_env=lambda num_rows: toy.make(env, num_rows),
+        )  # fmt: skip
+        hub.start(Poller())
+        found: dict[tuple[int, int], tuple[int, float]] = {}
+        done = 0
+        while done < 40:
+            engine = Engine(policy, "cpu")
+            engine.pin(Version(0, 1))
+            forward = engine.act
+
+            def act(obs: Any, state: Any, ask: Any, seeds: Any, forward: Any = forward) -> Any:
+                ask.want = ("log_prob",)
+                result = forward(obs, state, ask, seeds)
+                session = actor.holdings.sessions["hub-0/0"]
+                tick = session.tick
+                for row in range(len(seeds)):
+                    key = (int(tick.episode[row]), int(tick.step[row]))
+                    found[key] = (int(result.act.action[row]), float(result.act.extras["log_prob"][row]))
+                return result
+
+            engine.act = act  # type: ignore[method-assign]
+            actor = Actor(
+                "actor-0", ActorConfig(), engine=engine, policy_spec=policy.spec, seed=1,
+                connect=lambda _: actor_end,
+            )  # fmt: skip
+            actor.start(Poller())
+            actor.take("hub-0/0", "local")
+            held = 0
+            while held < change_after and done < 40:
+                before = actor.stats.num_passes
+                hub.poll()
+                actor.poll()
+                held += actor.stats.num_passes - before
+                done += actor.stats.num_passes - before
+            actor.holdings.close("leaving")
+            actor_end.closed = False
+        hub.stop()
+        return found
+
+    straight, changed = collect(1000), collect(7)
+    assert len(straight) >= 150 and set(changed) == set(straight)
+    for key, (action, log_prob) in straight.items():
+        assert changed[key][0] == action and abs(changed[key][1] - log_prob) < 1e-6
