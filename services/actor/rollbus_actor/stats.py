@@ -41,7 +41,7 @@ class Stats:
             "steps": self.num_decisions,
             "steps_per_s": (self.num_decisions - decisions) / span,
             "batch_rows_mean": self.num_decisions / max(1, self.num_passes),
-            "busy_fraction": (self.busy_s - busy_s) / span,
+            "busy": (self.busy_s - busy_s) / span,
             "ticket_wait_fraction": min(1.0, (self.ticket_wait_s + waiting_s) / max(self.held_s, 1e-9)),
             "unrecorded": self.num_unrecorded,
         }

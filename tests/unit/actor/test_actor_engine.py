@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from actor_kit import SPEC, Rig, ScriptedHub, feed
+from actor_kit import Rig, ScriptedHub, feed
 from torch import nn
 
 from rollbus_actor.engines.base import make_engine
@@ -53,7 +53,8 @@ def see(num: int) -> dict[str, np.ndarray]:
 
 
 def test_importing_needs_no_torch() -> None:
-    code = "import sys, rollbus_actor.actor, rollbus_actor.engines.torch_local; assert 'torch' not in sys.modules"
+    code = "import sys, rollbus_actor.actor, rollbus_actor.engines.torch_local as _\n"
+    code += "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -137,7 +138,3 @@ def test_make_engine() -> None:
         make_engine("torch_locale", SlowPolicy(), device="cpu")
     with pytest.raises(ConfigError, match="device 'quantum'"):
         make_engine("torch_local", SlowPolicy(), device="quantum")
-
-
-def test_spec_of_the_kit_is_whole() -> None:
-    assert SPEC.group("policy") == ["x"]

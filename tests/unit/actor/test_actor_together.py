@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from rollbus_actor.actor import Actor
+from rollbus_actor.engines.base import Forward
 from rollbus_actor.engines.torch_local import Engine
 from rollbus_broker.broker import Broker
 from rollbus_core.columns import HEADER_BYTES, Layout
@@ -24,6 +25,7 @@ from rollbus_core.weights.base import to_image
 from rollbus_core.weights.shm import WeightReader, WeightWriter
 from rollbus_envs import toy
 from rollbus_policies import mlp, recurrent
+from rollbus_policies.base import Ask
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
 from rollbus_wire.link import Poller, ZmqLink, drain, local_pair
@@ -217,56 +219,60 @@ def test_two_actors_and_one_leaves(tmp_path: Path, systems: list[System]) -> Non
         assert np.allclose(scored, chunk["log_prob"][:t], atol=1e-5)
 
 
-def test_recurrent_log_probs_do_not_change_at_a_hand_over(tmp_path: Path) -> None:
+class Spy(Engine):
+    """Keeps (episode, step) -> (action, log-prob) of every decision."""
+
+    def __init__(self, policy: Any, found: dict[tuple[int, int], tuple[int, float]]) -> None:
+        super().__init__(policy, "cpu")
+        self.pin(Version(0, 1))
+        self.found = found
+        self.actor: Actor | None = None
+
+    def act(self, obs: Any, state: Any, ask: Ask, seeds: np.ndarray) -> Forward:
+        forward = super().act(obs, state, Ask(ask.mode, ("log_prob",)), seeds)
+        assert self.actor is not None
+        tick = self.actor.holdings.sessions["hub-0/0"].tick
+        assert tick is not None
+        keys = zip(tick.episode.tolist(), tick.step.tolist(), strict=True)
+        log_probs = forward.act.extras["log_prob"].tolist()
+        self.found |= dict(zip(keys, zip(forward.act.action.tolist(), log_probs, strict=True), strict=True))
+        return forward
+
+
+def collect(policy: Any, env: toy.Config, change_after: int, num_passes: int = 40) -> dict[Any, Any]:
+    """Decisions of four rows, with another actor after every ``change_after`` passes."""
+    hub_end, actor_end = local_pair(senders=("hub", "actor"))
+    hub = Hub(
+        "hub-0", 0, EnvConfig(num_envs=4, num_slices=1), num_rows=4, num_slices=1,
+        episodes=TrainingEpisodes(1, 0), data_links=[hub_end],
+        make_env=lambda num_rows: toy.make(env, num_rows),
+    )  # fmt: skip
+    hub.start(Poller())
+    found: dict[tuple[int, int], tuple[int, float]] = {}
+    done = 0
+    while done < num_passes:
+        engine = Spy(policy, found)
+        actor = engine.actor = Actor(
+            "actor-0", ActorConfig(), engine=engine, policy_spec=policy.spec, seed=1,
+            connect=lambda _: actor_end,
+        )  # fmt: skip
+        actor.start(Poller())
+        actor.take("hub-0/0", "local")
+        while actor.stats.num_passes < min(change_after, num_passes - done):
+            hub.poll()
+            actor.poll()
+        done += actor.stats.num_passes
+        actor.holdings.close("leaving")
+        actor_end.closed = False
+    hub.stop()
+    return found
+
+
+def test_recurrent_log_probs_do_not_change_at_a_hand_over() -> None:
     """The same decisions with and without a change of holder in the middle of an episode."""
     env = toy.Config(kind="memory", length=12)
     policy = make(recurrent, env)
-
-    def collect(change_after: int) -> dict[tuple[int, int], tuple[int, float]]:
-        hub_end, actor_end = local_pair(senders=("hub", "actor"))
-        hub = Hub(
-            "hub-0", 0, EnvConfig(num_envs=4, num_slices=1), num_rows=4, num_slices=1,
-            episodes=TrainingEpisodes(1, 0), data_links=[hub_end],
-            make_env=lambda num_rows: toy.make(env, num_rows),
-        )  # fmt: skip
-        hub.start(Poller())
-        found: dict[tuple[int, int], tuple[int, float]] = {}
-        done = 0
-        while done < 40:
-            engine = Engine(policy, "cpu")
-            engine.pin(Version(0, 1))
-            forward = engine.act
-
-            def act(obs: Any, state: Any, ask: Any, seeds: Any, forward: Any = forward) -> Any:
-                ask.want = ("log_prob",)
-                result = forward(obs, state, ask, seeds)
-                session = actor.holdings.sessions["hub-0/0"]
-                tick = session.tick
-                for row in range(len(seeds)):
-                    key = (int(tick.episode[row]), int(tick.step[row]))
-                    found[key] = (int(result.act.action[row]), float(result.act.extras["log_prob"][row]))
-                return result
-
-            engine.act = act  # type: ignore[method-assign]
-            actor = Actor(
-                "actor-0", ActorConfig(), engine=engine, policy_spec=policy.spec, seed=1,
-                connect=lambda _: actor_end,
-            )  # fmt: skip
-            actor.start(Poller())
-            actor.take("hub-0/0", "local")
-            held = 0
-            while held < change_after and done < 40:
-                before = actor.stats.num_passes
-                hub.poll()
-                actor.poll()
-                held += actor.stats.num_passes - before
-                done += actor.stats.num_passes - before
-            actor.holdings.close("leaving")
-            actor_end.closed = False
-        hub.stop()
-        return found
-
-    straight, changed = collect(1000), collect(7)
-    assert len(straight) >= 150 and set(changed) == set(straight)
+    straight, changed = collect(policy, env, 1000), collect(policy, env, 7)
+    assert len(straight) == 160 and set(changed) == set(straight)
     for key, (action, log_prob) in straight.items():
         assert changed[key][0] == action and abs(changed[key][1] - log_prob) < 1e-6
