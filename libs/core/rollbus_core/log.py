@@ -33,7 +33,7 @@ def get_logger(paths: RunPaths, name: str, *, console: str = "info") -> Any:
             _Console(name, _LEVELS[console]),
             _to_json,
         ],
-        wrapper_class=structlog.BoundLogger,
+        wrapper_class=structlog.make_filtering_bound_logger(0),
         cache_logger_on_first_use=True,
     ).bind(service=name)
 
