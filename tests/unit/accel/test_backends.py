@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from rollbus_accel.backends.base import FLAVOURS, Backend, backends, choose, resolve_device
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError

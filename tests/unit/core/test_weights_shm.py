@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rollbus_core.version import Version
 from rollbus_core.weights.base import from_image, to_image
 from rollbus_core.weights.shm import HEADER_BYTES, Header, WeightReader, WeightWriter, buffer_path

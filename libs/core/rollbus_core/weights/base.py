@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+
 from rollbus_wire.errors import StaleRead
 from rollbus_wire.messages import Notice
 

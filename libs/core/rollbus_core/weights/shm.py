@@ -18,10 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rollbus_core.version import Version
 from rollbus_wire.errors import SharedMemoryFull, StaleRead
 from rollbus_wire.messages import Notice
-
-from rollbus_core.version import Version
 
 NUM_BUFFERS = 3
 HEADER_BYTES = 64
