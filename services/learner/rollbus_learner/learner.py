@@ -43,6 +43,8 @@ from rollbus_wire.messages import (
 
 #: Stages may last this long; an update ten times the last one, at least the default.
 FIRST_UPDATE_S, CHECKPOINT_S = 120.0, 120.0
+#: Announced checkpoints that are kept until an evaluator, which may be slow to start, has come to them.
+MAX_AWAITED = 8
 #: Time until a refused request is made again.
 RETRY_S = 1.0
 
@@ -307,7 +309,7 @@ class Learner(Service):
 
     def _announce(self, path: Path, *, final: bool) -> None:
         counters = self.trainer.counters
-        self._awaited = [*self._awaited[-1:], path]
+        self._awaited = [*self._awaited[1 - MAX_AWAITED :], path]
         self.member.send(
             CheckpointSaved(str(path), list(counters.version), counters.env_steps, counters.updates, final)
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,8 @@ from rollbus_learner.optim import StepOptimiser
 from rollbus_wire.errors import Diverged
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rollbus_learner.algorithm import Batch, Roles
 
 
@@ -79,16 +83,15 @@ def _epochs(
     sums: Sums,
 ) -> int:
     """All epochs, or until `Algorithm.after_step` ends the update; the minibatches gone through."""
-    plan, steps, done = algorithm.plan(), algorithm.steps(), 0
-    for _ in range(plan.epochs):
-        for part in minibatches(batch, plan, generator):
-            done += 1
-            for step in steps:
-                if done % step.every:
-                    continue
-                metrics = take(step, roles, optimisers[step.name], part, sums)
-                if algorithm.after_step(roles, step.name, metrics):
-                    return done
+    steps, done = algorithm.steps(), 0
+    for part in minibatches(batch, algorithm.plan(), generator):
+        done += 1
+        for step in steps:
+            if done % step.every:
+                continue
+            metrics = take(step, roles, optimisers[step.name], part, sums)
+            if algorithm.after_step(roles, step.name, metrics):
+                return done
     return done
 
 
@@ -96,28 +99,29 @@ def take(step: Step, roles: Roles, optimiser: StepOptimiser, batch: Batch, sums:
     """One optimiser step on one minibatch; returns its own means."""
     optimiser.zero()
     loss = step.loss(roles, batch)
-    means = _collect(loss, step, batch, sums)
-    total = sum(numerator / count.clamp(min=1) for numerator, count in loss.terms.values())
-    assert isinstance(total, torch.Tensor), f"step {step.name} has no terms"
+    means, total = _collect(loss, step, batch, sums)
     optimiser.backward(total)
     norm = float(optimiser.apply())
-    if norm - norm != 0.0:
+    if not math.isfinite(norm):
         raise NonFiniteLoss("gradient norm", step.name, norm, batch)
     sums.add(f"grad_norm_{step.name}", norm)
     return means
 
 
-def _collect(loss: Loss, step: Step, batch: Batch, sums: Sums) -> dict[str, float]:
-    """Read all numerators and counts at once (one wait for the device), check, and add them up."""
-    both = {**loss.metrics, **loss.terms}
-    flat = torch.stack(
-        [x.detach().reshape(()).to(torch.float64) for pair in both.values() for x in pair]
-    ).tolist()
-    means = {}
-    for index, name in enumerate(both):
-        numerator, count = flat[2 * index], flat[2 * index + 1]
-        if name in loss.terms and numerator - numerator != 0.0:
-            raise NonFiniteLoss(f"loss term {name!r}", step.name, numerator, batch)
+def _collect(loss: Loss, step: Step, batch: Batch, sums: Sums) -> tuple[dict[str, float], Tensor]:
+    """Means of this step and the loss. Numerators are read all at once (one wait for the device)."""
+    both = {**loss.terms, **loss.metrics}
+    numerators, counts = zip(*both.values())
+    with torch.no_grad():
+        read = torch.stack(numerators).tolist(), torch.stack(counts).tolist()
+    means: dict[str, float] = {}
+    parts: list[Tensor] = []
+    for name, tensor, numerator, count in zip(both, numerators, *read):
+        divisor = max(count, 1)
+        if name in loss.terms:
+            if not math.isfinite(numerator):
+                raise NonFiniteLoss(f"loss term {name!r}", step.name, numerator, batch)
+            parts.append(tensor / divisor)
         sums.add(name, numerator, count)
-        means[name] = numerator / max(count, 1.0)
-    return means
+        means[name] = numerator / divisor
+    return means, functools.reduce(torch.add, parts)

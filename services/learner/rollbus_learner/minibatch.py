@@ -22,7 +22,7 @@ _NOT_SAMPLES = ("lengths", "final_", "last_")
 
 
 def minibatches(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[Batch]:
-    """All minibatches of one epoch.
+    """All minibatches of all epochs.
 
     From [T, N] columns: [B, ...] of the valid samples in random order, or with ``plan.whole_rows``
     whole rows [T, n, ...] with ``valid`` and ``state`` [n, S]. With ``plan.ordered``, [S, ...]
@@ -32,29 +32,37 @@ def minibatches(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterato
     if plan.ordered:
         num = len(batch["valid"])
         steps = {name: column for name, column in batch.items() if _sampled(name) and len(column) == num}
-        yield from _cut(steps, num, plan.batch_size)
-        return
-    columns = _decisions(batch)
-    valid = batch["valid"]
-    device = valid.device
-    if plan.whole_rows:
-        rows = valid.any(0).nonzero()[:, 0]
-        order = rows[torch.randperm(len(rows), generator=generator).to(device)]
-        chosen = {name: column.index_select(1, order) for name, column in columns.items()}
-        num_batches = _num_batches(int(valid.sum()), plan.batch_size, len(rows))
-        if not num_batches:
-            return
-        cuts = {name: column.tensor_split(num_batches, 1) for name, column in chosen.items()}
-        for name in _PER_ROW:
-            if name in batch:
-                cuts[name] = batch[name].index_select(0, order).tensor_split(num_batches, 0)
-        for index in range(num_batches):
-            yield {name: cut[index] for name, cut in cuts.items()}
-        return
-    samples = valid.flatten().nonzero()[:, 0]
-    order = samples[torch.randperm(len(samples), generator=generator).to(device)]
-    flat = {name: column.flatten(0, 1).index_select(0, order) for name, column in columns.items()}
-    yield from _cut(flat, len(samples), plan.batch_size)
+        for _ in range(plan.epochs):
+            yield from _cut(steps, _num_batches(num, plan.batch_size, num))
+    elif plan.whole_rows:
+        yield from _rows(batch, plan, generator)
+    else:
+        yield from _samples(batch, plan, generator)
+
+
+def _samples(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[Batch]:
+    columns = {name: column.flatten(0, 1) for name, column in _decisions(batch).items()}
+    samples = batch["valid"].flatten().nonzero()[:, 0]
+    num_batches = _num_batches(len(samples), plan.batch_size, len(samples))
+    for _ in range(plan.epochs):
+        order = _shuffled(samples, generator)
+        yield from _cut({name: c.index_select(0, order) for name, c in columns.items()}, num_batches)
+
+
+def _rows(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[Batch]:
+    columns, rows = _decisions(batch), batch["valid"].any(0).nonzero()[:, 0]
+    of_rows = {name: batch[name] for name in _PER_ROW if name in batch}
+    num_batches = _num_batches(int(batch["valid"].sum()), plan.batch_size, len(rows))
+    for _ in range(plan.epochs):
+        order = _shuffled(rows, generator)
+        parts = _cut({name: c.index_select(1, order) for name, c in columns.items()}, num_batches, 1)
+        states = _cut({name: c.index_select(0, order) for name, c in of_rows.items()}, num_batches)
+        for part, state in zip(parts, states):
+            yield part | state
+
+
+def _shuffled(items: Tensor, generator: torch.Generator) -> Tensor:
+    return items[torch.randperm(len(items), generator=generator).to(items.device)]
 
 
 def _decisions(batch: Batch) -> Batch:
@@ -73,13 +81,10 @@ def _sampled(name: str) -> bool:
     return name == "final_slot" or not name.startswith(_NOT_SAMPLES + _PER_ROW)
 
 
-def _cut(columns: Batch, num: int, batch_size: int) -> Iterator[Batch]:
-    num_batches = _num_batches(num, batch_size, num)
+def _cut(columns: Batch, num_batches: int, dim: int = 0) -> Iterator[Batch]:
     if not num_batches:
         return
-    cuts: dict[str, tuple[Tensor, ...]] = {
-        name: column.tensor_split(num_batches) for name, column in columns.items()
-    }
+    cuts = {name: column.tensor_split(num_batches, dim) for name, column in columns.items()}
     for index in range(num_batches):
         yield {name: cut[index] for name, cut in cuts.items()}
 

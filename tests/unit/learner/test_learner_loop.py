@@ -42,7 +42,9 @@ def test_each_valid_sample_comes_once_per_epoch():
 
 def test_epochs_differ_and_a_seed_repeats_them():
     batch, draws = numbered(8, 4), generator(1)
-    first, second = (torch.cat([p["id"] for p in minibatches(batch, Plan(batch_size=8), draws)]) for _ in "ab")
+    first, second = (
+        torch.cat([p["id"] for p in minibatches(batch, Plan(batch_size=8), draws)]) for _ in "ab"
+    )
     again = torch.cat([p["id"] for p in minibatches(batch, Plan(batch_size=8), generator(1))])
     assert not torch.equal(first, second) and torch.equal(first, again)
 
@@ -67,7 +69,11 @@ def test_whole_rows_stay_whole_with_their_state():
 
 
 def test_ordered_batches_are_cut_without_a_copy():
-    batch = {"id": torch.arange(12), "valid": torch.ones(12, dtype=torch.bool), "final_return": torch.zeros(12)}
+    batch = {
+        "id": torch.arange(12),
+        "valid": torch.ones(12, dtype=torch.bool),
+        "final_return": torch.zeros(12),
+    }
     parts = list(minibatches(batch, Plan(batch_size=4, ordered=True), generator()))
     assert [part["id"].tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert parts[1]["id"].data_ptr() == batch["id"][4:].data_ptr() and set(parts[0]) == {"id", "valid"}
@@ -92,7 +98,9 @@ def test_update_trains_only_what_the_step_trains_and_means_are_over_samples():
     critic = {k: v.clone() for k, v in algorithm.critic.state_dict().items()}
     weights, batch = algorithm.policy.layer.weight.clone(), line_batch()
     batch["valid"][0, 0] = False
-    before = (algorithm.policy(batch, ("value",))["value"][:-1] - batch["reward"][..., 0])[batch["valid"]].detach() ** 2
+    before = (algorithm.policy(batch, ("value",))["value"][:-1] - batch["reward"][..., 0])[
+        batch["valid"]
+    ].detach() ** 2
     algorithm.steps = lambda: [Step("policy", ("policy",), algorithm.loss, 1e-12)]
     optimisers, metrics = trained(algorithm, batch)
     assert metrics["fit"] == pytest.approx(float(before.mean()), rel=1e-5)
@@ -130,7 +138,12 @@ def test_after_step_ends_the_update_and_every_skips():
         Step("critic", ("critic",), algorithm.loss, 0.1, every=3),
     ]
     algorithm.loss = lambda roles, batch: Loss(
-        {"t": (roles["policy"](batch, ())["value"].sum() + roles["critic"](batch["obs/x"]).sum(), torch.tensor(2))}
+        {
+            "t": (
+                roles["policy"](batch, ())["value"].sum() + roles["critic"](batch["obs/x"]).sum(),
+                torch.tensor(2),
+            )
+        }
     )
 
     def after_step(roles, step, metrics):
@@ -139,7 +152,15 @@ def test_after_step_ends_the_update_and_every_skips():
 
     algorithm.after_step, algorithm.after_update = after_step, lambda *_: None
     _, metrics = trained(algorithm)
-    assert [step for step, _ in taken] == ["policy", "policy", "policy", "critic", "policy", "policy", "policy"]
+    assert [step for step, _ in taken] == [
+        "policy",
+        "policy",
+        "policy",
+        "critic",
+        "policy",
+        "policy",
+        "policy",
+    ]
     assert metrics["minibatches"] == 6 and "grad_norm_critic" in metrics
 
 
