@@ -93,7 +93,7 @@ def unpack(frames: Sequence[Any]) -> Any:
         )
     except WireError:
         raise
-    except Exception as error:  # msgpack raises ValueError, StackError, UnicodeDecodeError, ...
+    except Exception as error:  # noqa: BLE001 - msgpack raises ValueError, StackError, UnicodeDecodeError, ...
         raise WireError("header is not readable msgpack: %s" % error) from None
     if len(used) != len(frames) - 1:
         raise WireError("%d array frames came, %d are named" % (len(frames) - 1, len(used)))

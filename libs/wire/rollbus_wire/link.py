@@ -80,12 +80,12 @@ class ZmqLink(Link):
         self.endpoint = sockets.bound_endpoint(socket)
 
     @classmethod
-    def bind(cls, endpoint: str, run: str = "", sender: str = "") -> "ZmqLink":
+    def bind(cls, endpoint: str, run: str = "", sender: str = "") -> ZmqLink:
         """Listen on ``endpoint``."""
         return cls(sockets.router(zmq.Context.instance(), endpoint), run, sender)
 
     @classmethod
-    def connect(cls, endpoint: str, run: str = "", sender: str = "") -> "ZmqLink":
+    def connect(cls, endpoint: str, run: str = "", sender: str = "") -> ZmqLink:
         """Dial ``endpoint``."""
         return cls(sockets.dealer(zmq.Context.instance(), endpoint), run, sender)
 
@@ -135,7 +135,8 @@ class ZmqLink(Link):
         sender = header.get("from", "")
         if not (isinstance(id, int) and isinstance(re, int) and isinstance(sender, str)):
             raise WireError("envelope fields have wrong types")
-        return Envelope(from_data(header.get("k"), header.get("b")), id, re, run, sender, peer)
+        kind: Any = header.get("k")
+        return Envelope(from_data(kind, header.get("b")), id, re, run, sender, peer)
 
     def _answer_fault(self, error: WireError, peer: bytes) -> None:
         try:
@@ -201,7 +202,7 @@ class Poller:
         """Whether something arrived within ``timeout_s`` seconds."""
         if any(link.inbox for link in self._local):
             timeout_s = 0
-        ready = self._poller.poll(max(0.0, timeout_s) * 1000)
+        ready = self._poller.poll(max(0.0, timeout_s) * 1000)  # type: ignore[arg-type]
         return bool(ready) or any(link.inbox for link in self._local)
 
 

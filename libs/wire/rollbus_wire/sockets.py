@@ -74,7 +74,7 @@ def dealer(context: zmq.Context, endpoint: str, identity: Optional[bytes] = None
 
 def bound_endpoint(socket: zmq.Socket) -> str:
     """The address a bound socket really has."""
-    return socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+    return bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
 
 def check_bind(endpoint: str) -> None:

@@ -141,7 +141,7 @@ class EnvSpec:
         return asdict(self)
 
     @classmethod
-    def from_data(cls, data: Dict[str, Any]) -> "EnvSpec":
+    def from_data(cls, data: Dict[str, Any]) -> EnvSpec:
         """The inverse of `to_data`; unknown fields are ignored (a newer minor version)."""
         try:
             known = _known(cls, data)

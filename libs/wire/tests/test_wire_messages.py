@@ -17,7 +17,8 @@ def every_kind():
 def example(cls):
     """An instance with a value of the right type in each required field."""
     values = {
-        "int": 3, "float": 0.5, "str": "x", "bool": True, "Array": np.arange(3), "Arrays": {"a": np.arange(3)},
+        "int": 3, "float": 0.5, "str": "x", "bool": True, "Array": np.arange(3),
+        "Arrays": {"a": np.arange(3)},
         "Dict[str, Any]": {"a": 1}, "Dict[str, int]": {"a": 1}, "List[int]": [1, 2], "List[Any]": [{"a": 1}],
         "List[bytes]": [b"x"],
     }  # fmt: skip

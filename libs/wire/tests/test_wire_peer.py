@@ -183,7 +183,7 @@ class Serving:
         def body():
             try:
                 run_env(self.env, endpoint, stop=self.stopping.is_set, **arguments)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the test looks at it
                 self.error = error
 
         self.thread = threading.Thread(target=body)
@@ -318,7 +318,12 @@ def test_the_client_says_who_is_missing(endpoint):
 
 # --- a process of its own -------------------------------------------------------------------------
 
-SERVE = "import sys; from wire_examples import Walk; from rollbus_wire.peer import run_env; run_env(Walk, sys.argv[1], num_rows=2)"
+SERVE = """
+import sys
+from wire_examples import Walk
+from rollbus_wire.peer import run_env
+run_env(Walk, sys.argv[1], num_rows=2)
+"""
 
 
 @pytest.fixture()
