@@ -18,10 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 
 #: A run that is over in seconds: a toy whose steps cost nothing.
-TINY = [
-    "env.name=toy", "env.kind=discrete", "env.num_envs=8", "env.num_slices=2", "algorithm.num_steps=16",
-    "algorithm.minibatches=2", "eval.every_steps=0", "eval.episodes=4", "eval.num_envs=4",
-]  # fmt: skip
+TINY = str(Path(__file__).with_name("tiny.yaml"))
 
 
 class Runner:

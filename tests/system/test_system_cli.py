@@ -67,7 +67,7 @@ def test_port_in_use(rollbus: Runner) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = rollbus("train", CARTPOLE, *TINY, f"broker.http={address}", timeout=60)
+        done = rollbus("train", TINY, f"broker.http={address}", timeout=60)
     assert done.returncode != 0
     assert address in done.stderr and "in use" in done.stderr
 
@@ -87,7 +87,7 @@ def test_a_public_address_is_refused(rollbus: Runner) -> None:
 def test_full_shared_memory(rollbus: Runner) -> None:
     small = rollbus.folder / "small"
     small.mkdir()
-    command = " ".join(rollbus.command("train", CARTPOLE, *TINY))
+    command = " ".join(rollbus.command("train", TINY))
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", f"mount -t tmpfs -o size=2m tmpfs {small} && {command}"],
         cwd=rollbus.folder, env=rollbus.environment | {"ROLLBUS_RUNTIME_DIR": str(small)},
@@ -102,7 +102,7 @@ def test_explain_gives_value_and_line(rollbus: Runner) -> None:
     done = rollbus("explain", "algorithm.learning_rate", "--recipe", CARTPOLE, "--json")
     (row,) = json.loads(done.stdout)
     assert row["key"] == "algorithm.learning_rate"
-    assert "cartpole_ppo.yaml:" in row["from"]
+    assert "cartpole_ppo.yaml:" in row["origin"]
     assert row["meaning"]
 
 

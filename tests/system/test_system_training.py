@@ -68,8 +68,8 @@ def test_deterministic_runs_are_bit_identical(rollbus: Runner, processes: str) -
     for name in ("a", "b"):
         run = rollbus.folder / name
         done = rollbus(
-            "train", CARTPOLE, *TINY, "run.deterministic=true", "algorithm.max_lag=0",
-            "run.total_steps=2560", "stop_when.eval_return=null", f"deploy.processes={processes}",
+            "train", TINY, "run.deterministic=true", "algorithm.max_lag=0",
+            f"deploy.processes={processes}",
             "--run-dir", str(run),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_deterministic_runs_are_bit_identical(rollbus: Runner, processes: str) -
 
 def long_run(rollbus: Runner, run: Path, *overrides: str) -> Any:
     return rollbus.start(
-        "train", CARTPOLE, *TINY, "run.total_steps=100000000", "stop_when.eval_return=null",
+        "train", TINY, "run.total_steps=100000000",
         "run.audit=true", "--run-dir", str(run), *overrides,
     )  # fmt: skip
 
@@ -94,7 +94,7 @@ def steps(rollbus: Runner, run: Path) -> int:
 
 def test_killed_actor_and_scaling(rollbus: Runner) -> None:
     run = rollbus.folder / "run"
-    process = long_run(rollbus, run, "actor.count=2")
+    process = long_run(rollbus, run, "actor.count=2", "env.num_slices=4")
     wait_for(lambda: steps(rollbus, run) > 3000, 60, "training begins")
 
     def holders() -> dict[str, list[str]]:

@@ -17,7 +17,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands.all_commands():
         command.add_parser(subparsers)
-    arguments = parser.parse_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
+    settings = [token for token in rest if "=" in token and not token.startswith("-")]
+    if settings != rest or (rest and not hasattr(arguments, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if settings:  # key=value may stand after an option, too
+        arguments.overrides += settings
     try:
         return int(arguments.run(arguments) or 0)
     except RollbusError as error:

@@ -186,7 +186,7 @@ def evaluation(
     recipe = resolved.recipe
     tensors, manifest = load_policy_tensors(checkpoint)
     spec = EnvSpec.from_data(manifest["spec"])
-    policy = make_policy(recipe, spec, critic=False)
+    policy = make_policy(recipe, spec, critic="value" in resolved.feed.extras)
     engine = make_engine(recipe.actor.engine, policy, device=recipe.actor.device, threads=1)
     engine.set_weights(Version.of(manifest["version"]), tensors)
     hub_end, actor_end = local_pair()

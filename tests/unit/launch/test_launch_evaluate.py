@@ -19,7 +19,7 @@ def episode(number: int, total: float, once: int | None, end: int | None) -> dic
     }  # fmt: skip
 
 
-def summed(results: list[dict[str, object]], success: str = "once"):  # noqa: ANN201
+def summed(results: list[dict[str, object]], success: str = "once"):
     return summarise(
         results, success=success, checkpoint="c", version="0.1", env_steps=9, mode="deterministic", seed=1
     )

@@ -17,7 +17,7 @@ from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
 
 
 @pytest.fixture
-def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: ANN201
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A launcher whose processes run ``body`` instead of a service."""
     monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(tmp_path / "shm"))
     paths = RunPaths(tmp_path / "run")
@@ -34,7 +34,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: ANN201
     made.down(1.0)
 
 
-def poll_until(launcher: LocalLauncher, condition, timeout: float = 10.0) -> None:  # noqa: ANN001
+def poll_until(launcher: LocalLauncher, condition, timeout: float = 10.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline

@@ -190,7 +190,9 @@ def test_killed_in_the_middle_of_saves_last_always_loads(tmp_path):
             try:
                 manifest = Checkpoints.load(reading(tmp_path), "last", one.training)
             except CheckpointError as error:
-                assert "removed before" in str(error) or "does not exist" in str(error) or "opened" in str(error)
+                assert (
+                    "removed before" in str(error) or "does not exist" in str(error) or "opened" in str(error)
+                )
                 continue
             seen += 1
             assert one.counters.updates == manifest["updates"] >= 1

@@ -38,7 +38,7 @@ def to_image(tensors: Mapping[str, np.ndarray]) -> bytes:
     """``tensors`` as one safetensors file in memory."""
     from safetensors.numpy import save
 
-    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()})
+    return save({name: np.asarray(value, order="C") for name, value in tensors.items()})
 
 
 def from_image(image: bytes) -> dict[str, np.ndarray]:

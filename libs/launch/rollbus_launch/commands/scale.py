@@ -33,17 +33,28 @@ def run(arguments: argparse.Namespace) -> int:
     with Control(run_paths(arguments.run_dir)) as control:
         control.command("scale", **{role: count})
         while True:
-            ready = _holding(control.members().members, role)
-            if len(ready) == count and all(ready.values()):
+            members = control.members().members
+            ready, slices = _holding(members, role), _num_slices(members)
+            holders = sum(map(bool, ready.values()))
+            if len(ready) == count and holders >= min(count, slices):
                 break
             if time.monotonic() - started > arguments.timeout:
                 raise DeadlineExceeded(
-                    f"after {arguments.timeout:.0f} s {len(ready)} of {count} {role}s are ready; see rollbus ps"
+                    f"after {arguments.timeout:.0f} s {len(ready)} of {count} {role}s are ready and "
+                    f"{holders} hold slices; see rollbus ps"
                 )
             time.sleep(0.1)
-    print(f"{count} {role}(s) ready after {time.monotonic() - started:.1f} s: "
-          + "; ".join(f"{name}: {', '.join(held)}" for name, held in ready.items()))  # fmt: skip
+    print(
+        f"{count} {role}(s) ready after {time.monotonic() - started:.1f} s: "
+        + "; ".join(f"{name}: {', '.join(held) or 'idle'}" for name, held in ready.items())
+    )
+    if slices < count:
+        print(f"there are {slices} slices, so {count - slices} stay idle; more: env.num_slices")
     return 0
+
+
+def _num_slices(members: list[dict[str, Any]]) -> int:
+    return sum(len(m.get("slices") or ()) for m in members if m["role"] == "hub")
 
 
 def _holding(members: list[dict[str, Any]], role: str) -> dict[str, list[str]]:
