@@ -129,14 +129,14 @@ class World:
 
     def learner(self, algorithm=None, **sections):
         algorithm = algorithm or Regression()
-        link = (
-            ZmqLink.connect(end, self.paths.run_id)
-            for end in (self.paths.registry, self.paths.store_endpoint)
+        paths, run_id = self.paths, self.paths.run_id
+        registry, store = (
+            ZmqLink.connect(paths.registry, run_id),
+            ZmqLink.connect(paths.store_endpoint, run_id),
         )
-        registry, store = link
         learner = Learner(
-            "learner-0", algorithm, algorithm.feed, recipe(**sections), self.paths, registry=registry, store=store,
-            weights=WeightWriter(self.paths.weights("policy"), 1 << 12),
+            "learner-0", algorithm, algorithm.feed, recipe(**sections), paths, registry=registry, store=store,
+            weights=WeightWriter(paths.weights("policy"), 1 << 12),
         )  # fmt: skip
         learner.start(self.poller)
         return learner
