@@ -54,8 +54,10 @@ class SlabWriter:
     def item(self) -> dict[str, Any]:
         return {"slab": self.slab, "slab_bytes": self.num_bytes, "layout": self.layout.to_data()}
 
-    def chunk(self, index: int, lengths: list[int], *, finals: int = 0, generation: int = 1,
-              slice: str = "hub-0/0", order: tuple[int, int] = (0, 0), sequence: int = 0) -> dict[str, Any]:  # fmt: skip
+    def chunk(
+        self, index: int, lengths: list[int], *, finals: int = 0, generation: int = 1,
+        slice: str = "hub-0/0", order: tuple[int, int] = (0, 0), sequence: int = 0,
+    ) -> dict[str, Any]:  # fmt: skip
         """Name the cell as a queue batch does; its generation is set."""
         self.generation(index, generation)
         return self.item | {
@@ -123,7 +125,8 @@ class Regression(Algorithm):
         num = torch.tensor(len(error))
         self.seen.append(len(error))
         extra = torch.full((), float("nan") if self.update == self.breaks_at else 0.0)
-        return Loss({"fit": (error.sum(), num), "also": (also.sum() * 0 + extra, num)}, {"error": (error.detach().sqrt().sum(), num)})
+        terms = {"fit": (error.sum(), num), "also": (also.sum() * 0 + extra, num)}
+        return Loss(terms, {"error": (error.detach().sqrt().sum(), num)})
 
     def after_update(self, batch: Any, roles: Any, metrics: Mapping[str, float]) -> None:
         self.running += metrics["fit"]
