@@ -107,7 +107,13 @@ class Client:
             raise PeerLost("no environment has dialled in to %s; call wait_peer()" % self.endpoint)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
-        request = self.link.send(message, to=self._peer, id=id)
+        try:
+            request = self.link.send(message, to=self._peer, id=id)
+        except PeerLost:
+            # A goodbye that has arrived says why.
+            for envelope in drain(self.link):
+                self._is_answer(envelope, -1)
+            raise
         while True:
             for envelope in drain(self.link):
                 if self._is_answer(envelope, request):

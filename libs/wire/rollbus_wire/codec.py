@@ -27,9 +27,7 @@ MAX_ARRAY_BYTES = 1 << 31
 MAX_CONTAINER_LENGTH = 1 << 16
 
 #: The code of a dtype on the wire is its place in this list; append only.
-DTYPES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
-)
+DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 _CODES = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 _TYPES = [np.dtype(name) for name in DTYPES]
 _PREFIX = struct.Struct("<HBB")
@@ -54,9 +52,7 @@ def pack(header: Any) -> List[Any]:
 def _pack_array(array: np.ndarray, frames: List[Any]) -> msgpack.ExtType:
     code = _CODES.get(array.dtype)
     if code is None:
-        raise WireError(
-            "dtype %s is not on the wire; use one of: %s" % (array.dtype, ", ".join(DTYPES))
-        )
+        raise WireError("dtype %s is not on the wire; use one of: %s" % (array.dtype, ", ".join(DTYPES)))
     if array.ndim > MAX_DIMENSIONS:
         raise LimitExceeded("%d dimensions; at most %d" % (array.ndim, MAX_DIMENSIONS))
     dimensions = _DIMENSIONS[array.ndim].pack(*array.shape)
@@ -120,9 +116,7 @@ def _unpack_array(code: int, data: bytes, frames: Sequence[Any]) -> Tuple[np.nda
         raise LimitExceeded("array of %d bytes; at most %d" % (num_bytes, MAX_ARRAY_BYTES))
     came = len(frames[index]) if index else len(data) - start
     if num_bytes != came:
-        raise WireError(
-            "array of %s %s needs %d bytes, %d came" % (dtype, list(shape), num_bytes, came)
-        )
+        raise WireError("array of %s %s needs %d bytes, %d came" % (dtype, list(shape), num_bytes, came))
     if index:
         return np.frombuffer(frames[index], dtype).reshape(shape), index
     return np.frombuffer(data, dtype, offset=start).reshape(shape), 0

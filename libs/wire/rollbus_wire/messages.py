@@ -662,4 +662,3 @@ def from_data(kind: str, data: Any) -> Message:
     if missing:
         raise WireError("%s: missing %s" % (kind, ", ".join(sorted(missing))))
     return table.cls(**known)
-

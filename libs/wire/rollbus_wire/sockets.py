@@ -52,8 +52,7 @@ def router(context: zmq.Context, endpoint: str) -> zmq.Socket:
         socket.close(0)
         reason = "the address is in use" if error.errno == zmq.EADDRINUSE else str(error)
         raise BindRefused(
-            "cannot listen on %s: %s; stop what uses it or choose another address"
-            % (endpoint, reason)
+            "cannot listen on %s: %s; stop what uses it or choose another address" % (endpoint, reason)
         ) from None
     return socket
 

@@ -146,8 +146,7 @@ class EnvSpec:
         try:
             known = _known(cls, data)
             known["observation"] = {
-                str(key): ArraySpec(**_known(ArraySpec, value))
-                for key, value in data["observation"].items()
+                str(key): ArraySpec(**_known(ArraySpec, value)) for key, value in data["observation"].items()
             }
             known["action"] = ActionSpec(**_known(ActionSpec, data["action"]))
             return cls(**known)
