@@ -27,15 +27,17 @@ def audit(run: Path) -> tuple[int, list[str]]:
     seen: set[tuple[int, int]] = set()
     problems = []
     for chunk in map(json.loads, (run / "audit" / "applied.jsonl").read_text().splitlines()):
-        for row in chunk["rows"]:
-            for position, (episode, first, length) in enumerate(row["runs"]):
+        ends = {tuple(e) for name in ("terminated", "truncated", "interrupted") for e in chunk[name]}
+        for row, runs in enumerate(chunk["rows"]):
+            time_ = 0
+            for position, (episode, first, length) in enumerate(runs):
                 for step in range(first, first + length):
                     if (episode, step) in seen:
                         problems.append(f"duplicate {(episode, step)}")
                     seen.add((episode, step))
-                last = position == len(row["runs"]) - 1
-                if not last and not row["ends"][position]:
-                    problems.append(f"episode {episode} ends without a flag")
+                time_ += length
+                if position + 1 < len(runs) and (time_ - 1, row) not in ends:
+                    problems.append(f"episode {episode} of row {row} breaks off without a flag")
                 if position and first != 0:
                     problems.append(f"episode {episode} begins at step {first} inside a chunk")
     return len(seen), problems
@@ -134,7 +136,7 @@ def test_killed_learner_resumes_in_a_new_lineage(rollbus: Runner) -> None:
     saved = {row["version"]: row for row in before}
     fork = int(rows[0]["version"].split(".")[1]) - 1
     parent = saved[f"0.{fork}"]
-    assert rows[0]["updates"] == parent["updates"] + 1
+    assert rows[0]["update"] == parent["update"] + 1
     wait_for(lambda: steps(rollbus, run) > parent["env_steps"] + 2000, 30, "training goes on")
     process.send_signal(signal.SIGTERM)
     process.wait(20)

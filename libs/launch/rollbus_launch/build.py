@@ -101,7 +101,7 @@ def _actor(context: _Context) -> Service:
     from rollbus_core.slabs import SlabFolder
     from rollbus_core.weights.shm import WeightReader
 
-    import_torch(context.recipe.actor.threads, context.recipe.run.deterministic)
+    import_torch(context.recipe.actor.threads, context.recipe.run.deterministic, context.recipe.run.seed)
     recipe, paths = context.recipe, context.paths
     spec, producer = await_spec(context), secrets.token_hex(8)
     policy = make_policy(recipe, spec, critic="value" in context.resolved.feed.extras)
@@ -127,7 +127,7 @@ def _learner(context: _Context) -> Service:
     from rollbus_core.weights.shm import WeightWriter
     from rollbus_learner.learner import Learner
 
-    import_torch(context.recipe.learner.threads, context.recipe.run.deterministic)
+    import_torch(context.recipe.learner.threads, context.recipe.run.deterministic, context.recipe.run.seed)
     recipe, paths = context.recipe, context.paths
     spec, producer = await_spec(context), secrets.token_hex(8)
     policy = make_policy(recipe, spec, critic="value" in recipe.algorithm.requires)
@@ -182,7 +182,7 @@ def evaluation(
     from rollbus_simulator.episodes import EpisodeList
     from rollbus_simulator.hub import Hub
 
-    import_torch(1, False)
+    import_torch(1, False, 0)
     recipe = resolved.recipe
     tensors, manifest = load_policy_tensors(checkpoint)
     spec = EnvSpec.from_data(manifest["spec"])
@@ -216,11 +216,12 @@ def make_policy(recipe: Any, spec: EnvSpec, *, critic: bool) -> Any:
     return base.make(recipe.policy, spec, critic=critic, frame_stack=recipe.env.frame_stack)
 
 
-def import_torch(threads: int, deterministic: bool) -> None:
-    """Set what belongs to the process, not to a service: threads and determinism."""
+def import_torch(threads: int, deterministic: bool, seed: int) -> None:
+    """Set what belongs to the process, not to a service: threads, determinism, initial weights."""
     import torch
 
     torch.set_num_threads(threads)
+    torch.manual_seed(seed)
     if deterministic:
         torch.use_deterministic_algorithms(True)
 

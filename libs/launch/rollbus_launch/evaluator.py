@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.checkpoint_folder import CheckpointFolder
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_launch.evaluate import evaluate
+from rollbus_wire.errors import CheckpointError
 from rollbus_wire.link import Link, Poller
 from rollbus_wire.messages import CheckpointSaved, Evaluated
 
@@ -60,17 +62,28 @@ class Evaluator(Service):
 
     def _evaluate(self, saved: CheckpointSaved) -> None:
         assert self.member is not None
-        config = self.resolved.recipe.eval
         self._last_path = saved.path
         self.member.stage("evaluate")
-        result = evaluate(
-            Path(saved.path), self.resolved, episodes=config.episodes, num_envs=config.num_envs,
-            seed=config.seed, mode=config.mode, listen=config.listen,
-            should_stop=lambda: self._should_stop() or self.stop_requested, on_turn=self._receive,
-        ).to_data()  # fmt: skip
+        try:
+            result = self._result(Path(saved.path))
+        except CheckpointError as error:  # retention was faster; a newer one is on its way
+            self.member.failure = str(error)
+            return
+        finally:
+            self.member.stage("wait")
+        CheckpointFolder(self.paths.checkpoints, self.resolved.recipe.checkpoint.keep).mark_best(
+            Path(saved.path), result["mean_return"]
+        )
         with open(self.paths.evaluations, "a") as lines:
             lines.write(json.dumps(result) + "\n")
         self.member.send(
             Evaluated(path=saved.path, version=saved.version, env_steps=saved.env_steps, result=result)
         )
-        self.member.stage("wait")
+
+    def _result(self, path: Path) -> dict[str, Any]:
+        config = self.resolved.recipe.eval
+        return evaluate(
+            path, self.resolved, episodes=config.episodes, num_envs=config.num_envs,
+            seed=config.seed, mode=config.mode, listen=config.listen,
+            should_stop=lambda: self._should_stop() or self.stop_requested, on_turn=self._receive,
+        ).to_data()  # fmt: skip

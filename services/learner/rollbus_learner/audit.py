@@ -46,7 +46,7 @@ class Audit:
 
 
 def chunk_record(cell: dict[str, np.ndarray], lengths: Sequence[int]) -> dict[str, Any]:
-    """``rows``: per row [episode, first step, decisions] of each run of one episode.
+    """``rows``: per row [episode, first step, decisions] of each run of one episode without a hole.
 
     ``terminated``, ``truncated``, ``interrupted``: [decision, row] where one is set. ``versions``: the
     oldest and the newest that decided, ``lineage.number``.
@@ -55,7 +55,9 @@ def chunk_record(cell: dict[str, np.ndarray], lengths: Sequence[int]) -> dict[st
     rows = []
     for row, length in enumerate(map(int, lengths)):
         episode, step = cell["episode"][:length, row], cell["step"][:length, row]
-        begins = np.concatenate([[0], np.flatnonzero(np.diff(episode)) + 1, [length]]) if length else [0]
+        executed = cell["num_steps"][: max(0, length - 1), row]
+        breaks = (np.diff(episode) != 0) | (np.diff(step) != executed)
+        begins = np.concatenate([[0], np.flatnonzero(breaks) + 1, [length]]) if length else [0]
         rows.append([[int(episode[a]), int(step[a]), int(b - a)] for a, b in zip(begins[:-1], begins[1:])])
     ends = {
         name: np.argwhere(cell[name] & inside).tolist() for name in ("terminated", "truncated", "interrupted")

@@ -315,11 +315,9 @@ class Learner(Service):
         )
 
     def _evaluated(self, message: Evaluated) -> None:
-        """Keep the best; stop if it is good enough."""
+        """Stop if it is good enough; the evaluator has marked the best."""
         path, result = Path(message.path), message.result
         score = float(result["mean_return"])
-        if self.checkpoints.files.mark_best(path, score):
-            self.log.info("best so far", checkpoint=path.name, mean_return=score)
         if path in self._awaited:
             self._awaited = self._awaited[self._awaited.index(path) + 1 :]
         wanted = self.recipe.stop_when

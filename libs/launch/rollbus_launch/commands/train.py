@@ -59,22 +59,29 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
     if (paths.runtime / "alive").exists():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
     paths.create()
-    paths.require_shared_memory(2 * resolved.recipe.broker.slab_bytes)
-    with paths.alive():
-        paths.config.write_text(resolved.to_yaml())
-        _point_latest(paths)
-        with Display(f"{recipe.stem} -> {paths.root}", resolved.recipe.run.total_steps) as display:
-            display.note(resolved.feed.summary)
-            session = Session(resolved, paths, display)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, session.request_stop)
-            session.run()
-    remove_dead()
+    try:
+        session = _run_session(resolved, paths, recipe.stem)
+    finally:
+        remove_dead()
     summary = write_summary(
         paths, wall_s=time.monotonic() - started, stopped_by=session.stopped_by or "total_steps"
     )
     _say_where(paths, summary)
     return summary, paths
+
+
+def _run_session(resolved: Any, paths: RunPaths, title: str) -> Session:
+    paths.require_shared_memory(2 * resolved.recipe.broker.slab_bytes)
+    with paths.alive():
+        paths.config.write_text(resolved.to_yaml())
+        _point_latest(paths)
+        with Display(f"{title} -> {paths.root}", resolved.recipe.run.total_steps) as display:
+            display.note(resolved.feed.summary)
+            session = Session(resolved, paths, display)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, session.request_stop)
+            session.run()
+    return session
 
 
 def _seeds(text: str) -> list[int]:
