@@ -82,7 +82,8 @@ def run(
         while not all(s.finished for s in services):
             busy = False
             for service in services:
-                busy |= service.poll()
+                if not service.finished:
+                    busy |= service.poll()
             if not announced and all(s.ready for s in services):
                 announced = True
                 on_ready()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -16,10 +15,10 @@ from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_core.version import Version
+from rollbus_launch.awaiting import AwaitingSpec
 from rollbus_wire import lookup
-from rollbus_wire.errors import DeadlineExceeded, PeerLost, SpecError
-from rollbus_wire.link import Link, ZmqLink, local_pair, wait_reply
-from rollbus_wire.messages import ListMembers, Members
+from rollbus_wire.errors import SpecError
+from rollbus_wire.link import Link, ZmqLink, local_pair
 from rollbus_wire.spec import EnvSpec
 
 #: The policy of a run; further ones (opponents, teachers) would get slots of their own.
@@ -95,15 +94,14 @@ def _hub(context: _Context) -> Service:
     )  # fmt: skip
 
 
-def _actor(context: _Context) -> Service:
+def _actor(context: _Context, spec: EnvSpec) -> Service:
     from rollbus_actor.actor import Actor
     from rollbus_actor.engines.base import make_engine
     from rollbus_core.slabs import SlabFolder
     from rollbus_core.weights.shm import WeightReader
 
-    import_torch(context.recipe.actor.threads, context.recipe.run.deterministic, context.recipe.run.seed)
-    recipe, paths = context.recipe, context.paths
-    spec, producer = await_spec(context), secrets.token_hex(8)
+    recipe, paths, producer = context.recipe, context.paths, secrets.token_hex(8)
+    import_torch(recipe.actor.threads, recipe.run.deterministic, recipe.run.seed)
     policy = make_policy(recipe, spec, critic="value" in context.resolved.feed.extras)
     return Actor(
         f"actor-{context.index}", recipe.actor,
@@ -123,13 +121,12 @@ def _connect(context: _Context, endpoint: str) -> Link:
     return context.link(endpoint)
 
 
-def _learner(context: _Context) -> Service:
+def _learner(context: _Context, spec: EnvSpec) -> Service:
     from rollbus_core.weights.shm import WeightWriter
     from rollbus_learner.learner import Learner
 
-    import_torch(context.recipe.learner.threads, context.recipe.run.deterministic, context.recipe.run.seed)
-    recipe, paths = context.recipe, context.paths
-    spec, producer = await_spec(context), secrets.token_hex(8)
+    recipe, paths, producer = context.recipe, context.paths, secrets.token_hex(8)
+    import_torch(recipe.learner.threads, recipe.run.deterministic, recipe.run.seed)
     policy = make_policy(recipe, spec, critic="value" in recipe.algorithm.requires)
     algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
         recipe.algorithm, spec, policy, context.resolved.feed
@@ -139,6 +136,16 @@ def _learner(context: _Context) -> Service:
         registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
         weights=WeightWriter(paths.weights(POLICY)),
     )  # fmt: skip
+
+
+def _when_spec_is_known(
+    context: _Context, name: str, build: Callable[[_Context, EnvSpec], Service]
+) -> Service:
+    import torch  # noqa: F401  its seconds pass while the hub starts
+
+    timeout_s = 0.0 if context.recipe.env.placement == "dial_in" else context.recipe.deploy.start_timeout_s
+    link = context.link(context.paths.registry)
+    return AwaitingSpec(name, link, lambda spec: build(context, spec), timeout_s)
 
 
 def _evaluator(context: _Context) -> Service:
@@ -153,8 +160,8 @@ def _evaluator(context: _Context) -> Service:
 _BUILDERS: dict[str, Callable[[_Context], Service]] = {
     "broker": _broker,
     "hub": _hub,
-    "actor": _actor,
-    "learner": _learner,
+    "actor": lambda context: _when_spec_is_known(context, f"actor-{context.index}", _actor),
+    "learner": lambda context: _when_spec_is_known(context, "learner-0", _learner),
     "evaluator": _evaluator,
 }
 
@@ -258,32 +265,3 @@ def _own_fields(env: Any) -> dict[str, Any]:
         for name, value in env
         if name not in EnvConfig.model_fields
     }
-
-
-def await_spec(context: _Context) -> EnvSpec:
-    """The environment spec that the hubs registered; waits until there is one."""
-    timeout_s = context.recipe.deploy.start_timeout_s
-    deadline = time.monotonic() + timeout_s
-    link = context.link(context.paths.registry)
-    try:
-        while not context.should_stop():
-            try:
-                answer = wait_reply(link, link.send(ListMembers()), 1.0)
-            except (DeadlineExceeded, PeerLost):
-                answer = None
-            specs = (
-                [s["spec"] for m in answer.members for s in m["slices"]]
-                if isinstance(answer, Members)
-                else []
-            )
-            if specs:
-                return EnvSpec.from_data(specs[0])
-            if time.monotonic() > deadline and context.recipe.env.placement != "dial_in":
-                raise DeadlineExceeded(
-                    f"no hub has offered a slice within {timeout_s:.0f} s; see the hub's log, or raise "
-                    "deploy.start_timeout_s"
-                )
-            time.sleep(0.02)
-    finally:
-        link.close()
-    raise Stopped
