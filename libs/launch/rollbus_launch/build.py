@@ -16,6 +16,7 @@ from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_core.version import Version
 from rollbus_launch.awaiting import AwaitingSpec
+from rollbus_launch.evaluate import Settings
 from rollbus_wire import lookup
 from rollbus_wire.errors import SpecError
 from rollbus_wire.link import Link, ZmqLink, local_pair
@@ -24,6 +25,8 @@ from rollbus_wire.spec import EnvSpec
 #: The policy of a run; further ones (opponents, teachers) would get slots of their own.
 POLICY = "policy"
 EVALUATION_NOISE = "evaluation-noise"
+#: Rows of every forward pass of an evaluation, however many environments run.
+EVALUATION_BATCH = 32
 ACTION_NOISE = "action-noise"
 
 
@@ -153,7 +156,7 @@ def _evaluator(context: _Context) -> Service:
 
     return Evaluator(
         f"evaluator-{context.index}", context.resolved, context.paths,
-        context.link(context.paths.registry), context.should_stop,
+        context.link(context.paths.registry),
     )  # fmt: skip
 
 
@@ -178,18 +181,16 @@ class EvaluationPair:
     env_steps: int
 
 
-def evaluation(
-    checkpoint: Path, resolved: Any, *, episodes: int, num_envs: int, seed: int, mode: str, listen: str
-) -> EvaluationPair:
+def evaluation(checkpoint: Path, resolved: Any, settings: Settings) -> EvaluationPair:
     """Compose an evaluation of ``checkpoint``: no broker, no tickets, pinned weights."""
     from rollbus_actor.actor import Actor
     from rollbus_actor.engines.base import make_engine
     from rollbus_core.checkpoints import load_policy_tensors
-    from rollbus_launch.evaluate import FIXED_BATCH
     from rollbus_simulator.episodes import EpisodeList
     from rollbus_simulator.hub import Hub
 
-    import_torch(1, False, 0)
+    if "torch" not in sys.modules:
+        import_torch(1, False, 0)
     recipe = resolved.recipe
     tensors, manifest = load_policy_tensors(checkpoint)
     spec = EnvSpec.from_data(manifest["spec"])
@@ -197,18 +198,20 @@ def evaluation(
     engine = make_engine(recipe.actor.engine, policy, device=recipe.actor.device, threads=1)
     engine.set_weights(Version.of(manifest["version"]), tensors)
     hub_end, actor_end = local_pair()
-    listed = EpisodeList(seed, episodes)
+    listed = EpisodeList(settings.seed, settings.episodes)
     dial_in = recipe.env.placement == "dial_in"
     env = recipe.env.model_copy(update={"placement": "dial_in" if dial_in else "inline"})
     hub = Hub(
         "evaluation-hub", 0, env, make_env=env_maker(env), worker_command=None,
-        num_rows=num_envs, num_slices=1, row_offset=0, episodes=listed, data_links=[hub_end],
-        peer_link=peer_link(env.placement, listen, ""), registry=None, record=False,
+        num_rows=min(settings.num_envs, settings.episodes), num_slices=1, row_offset=0,
+        episodes=listed, data_links=[hub_end],
+        peer_link=peer_link(env.placement, settings.listen, ""), registry=None, record=False,
     )  # fmt: skip
     actor = Actor(
-        "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy.spec, feed=None, seed=seed,
-        noise_stream=EVALUATION_NOISE, mode="mode" if mode == "deterministic" else "sample",
-        fixed_batch=FIXED_BATCH, connect=lambda _: actor_end,
+        "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy.spec, feed=None,
+        seed=settings.seed, noise_stream=EVALUATION_NOISE,
+        mode="mode" if settings.mode == "deterministic" else "sample",
+        fixed_batch=EVALUATION_BATCH, connect=lambda _: actor_end,
     )  # fmt: skip
     actor.take(hub.slice_names[0], "local")
     return EvaluationPair(

@@ -8,19 +8,54 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-#: Rows of every forward pass of an evaluation, however many environments run.
-FIXED_BATCH = 32
 #: 97.5 % quantile of Student's t by degrees of freedom; the normal one beyond the table.
 _T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
     2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is evaluated."""
+
+    episodes: int
+    #: Rows at once; does not change results.
+    num_envs: int
+    seed: int
+    #: "deterministic" or "stochastic".
+    mode: str
+    #: With placement dial_in: where the environments dial in.
+    listen: str = ""
+
+
+class Running:
+    """One evaluation that is going on: ``services`` are to be polled until `done`."""
+
+    def __init__(self, checkpoint: Path, resolved: Any, settings: Settings) -> None:
+        from rollbus_launch import build
+
+        self.checkpoint, self.settings = checkpoint, settings
+        self._pair = build.evaluation(checkpoint, resolved, settings)
+        self.services = [self._pair.hub, self._pair.actor]
+
+    @property
+    def done(self) -> bool:
+        """Whether every episode of the list has ended."""
+        return bool(self._pair.episodes.done)
+
+    def result(self) -> Evaluation:
+        """The figures; only when `done`."""
+        pair, settings = self._pair, self.settings
+        return summarise(
+            pair.episodes.results, success=pair.spec.success, checkpoint=str(self.checkpoint),
+            version=pair.version, env_steps=pair.env_steps, mode=settings.mode, seed=settings.seed,
+        )  # fmt: skip
 
 
 @dataclass
@@ -84,35 +119,10 @@ def summarise(
     )  # fmt: skip
 
 
-def evaluate(
-    checkpoint: Path,
-    resolved: Any,
-    *,
-    episodes: int,
-    num_envs: int,
-    seed: int,
-    mode: str,
-    should_stop: Callable[[], bool] = lambda: False,
-    on_turn: Callable[[], None] = lambda: None,
-    listen: str = "",
-) -> Evaluation:
-    """Run ``episodes`` episodes of the policy in ``checkpoint``. ``listen``: peers dial in there."""
+def evaluate(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluation:
+    """Run one evaluation in this process until it is done."""
     from rollbus_core import service
-    from rollbus_launch import build
 
-    pair = build.evaluation(
-        checkpoint, resolved, episodes=episodes, num_envs=min(num_envs, episodes), seed=seed,
-        mode=mode, listen=listen,
-    )  # fmt: skip
-    service.run(
-        [pair.hub, pair.actor],
-        should_stop=lambda: pair.episodes.done or should_stop(),
-        on_turn=on_turn,
-        drain_s=1.0,
-    )
-    if not pair.episodes.done:
-        raise build.Stopped
-    return summarise(
-        pair.episodes.results, success=pair.spec.success, checkpoint=str(checkpoint),
-        version=pair.version, env_steps=pair.env_steps, mode=mode, seed=seed,
-    )  # fmt: skip
+    running = Running(checkpoint, resolved, settings)
+    service.run(running.services, should_stop=lambda: running.done, drain_s=1.0)
+    return running.result()

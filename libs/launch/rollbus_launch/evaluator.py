@@ -1,9 +1,12 @@
-"""The service that evaluates checkpoints while training goes on; the newest one wins."""
+"""The service that evaluates checkpoints while training goes on; the newest one wins.
+
+It polls the evaluation's own hub and actor in its turns and never waits, so that it may share a
+process with others.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +14,25 @@ from rollbus_core.checkpoint_folder import CheckpointFolder
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
-from rollbus_launch.evaluate import evaluate
+from rollbus_launch.evaluate import Evaluation, Running, Settings
 from rollbus_wire.errors import CheckpointError
 from rollbus_wire.link import Link, Poller
 from rollbus_wire.messages import CheckpointSaved, Evaluated
 
+BUILD_S = 60.0
+
 
 class Evaluator(Service):
-    """Waits for `CheckpointSaved`, evaluates, says `Evaluated` and appends to evaluations.jsonl."""
+    """Waits for `CheckpointSaved`, evaluates, marks the best, says `Evaluated`."""
 
     role = "evaluator"
 
-    def __init__(
-        self, name: str, resolved: Any, paths: RunPaths, registry: Link, should_stop: Callable[[], bool]
-    ) -> None:
+    def __init__(self, name: str, resolved: Any, paths: RunPaths, registry: Link) -> None:
         super().__init__(name)
-        self._should_stop = should_stop
         self.resolved, self.paths, self._link = resolved, paths, registry
-        self.member = Member(registry, self.role, name, state=lambda: self.state)
+        self._membership = self.member = Member(registry, self.role, name, state=lambda: self.state)
         self._pending: CheckpointSaved | None = None
+        self._current: tuple[CheckpointSaved, Running] | None = None
         self._last_path = ""
 
     def start(self, poller: Poller) -> None:
@@ -38,52 +41,69 @@ class Evaluator(Service):
         self.state = "run"
 
     def poll(self) -> bool:
-        self._receive()
+        for envelope in self._membership.poll():
+            message = envelope.message
+            if isinstance(message, CheckpointSaved) and message.path != self._last_path:
+                self._pending = message
+        if self._current is not None:
+            return self._advance(*self._current)
         if self._pending is None:
             return False
         saved, self._pending = self._pending, None
-        self._evaluate(saved)
+        self._begin(saved)
         return True
+
+    def wake_in_s(self) -> float:
+        if self._current is None:
+            return 0.1
+        return min(service.wake_in_s() for service in self._current[1].services)
 
     def drain(self) -> None:
         self.state = "stopped"
 
     def stop(self) -> None:
-        assert self.member is not None
-        self.member.leave("stopped")
+        self._end()
+        self._membership.leave("stopped")
         self._link.close()
 
-    def _receive(self) -> None:
-        assert self.member is not None
-        for envelope in self.member.poll():
-            message = envelope.message
-            if isinstance(message, CheckpointSaved) and message.path != self._last_path:
-                self._pending = message
-
-    def _evaluate(self, saved: CheckpointSaved) -> None:
-        assert self.member is not None
+    def _begin(self, saved: CheckpointSaved) -> None:
         self._last_path = saved.path
-        self.member.stage("evaluate")
+        self._membership.stage("build evaluation", BUILD_S)
+        config = self.resolved.recipe.eval
+        settings = Settings(config.episodes, config.num_envs, config.seed, config.mode, config.listen)
         try:
-            result = self._result(Path(saved.path))
+            running = Running(Path(saved.path), self.resolved, settings)
         except CheckpointError as error:  # retention was faster; a newer one is on its way
-            self.member.failure = str(error)
-            return
-        finally:
-            self.member.stage("wait")
-        CheckpointFolder(self.paths.checkpoints, self.resolved.recipe.checkpoint.keep).mark_best(
-            Path(saved.path), result["mean_return"]
-        )
+            self._membership.failure = str(error)
+        else:
+            self._current = (saved, running)
+            for service in running.services:
+                service.start(self.poller)
+        self._membership.stage("evaluate" if self._current else "wait")
+
+    def _advance(self, saved: CheckpointSaved, running: Running) -> bool:
+        busy = False
+        for service in running.services:
+            busy |= service.poll()
+        if running.done:
+            self._end()
+            self._report(saved, running.result())
+            return True
+        return busy
+
+    def _end(self) -> None:
+        if self._current is not None:
+            for service in reversed(self._current[1].services):
+                service.stop()
+            self._current = None
+            self._membership.stage("wait")
+
+    def _report(self, saved: CheckpointSaved, evaluation: Evaluation) -> None:
+        result = evaluation.to_data()
+        folder = CheckpointFolder(self.paths.checkpoints, self.resolved.recipe.checkpoint.keep)
+        folder.mark_best(Path(saved.path), evaluation.mean_return)
         with open(self.paths.evaluations, "a") as lines:
             lines.write(json.dumps(result) + "\n")
-        self.member.send(
+        self._membership.send(
             Evaluated(path=saved.path, version=saved.version, env_steps=saved.env_steps, result=result)
         )
-
-    def _result(self, path: Path) -> dict[str, Any]:
-        config = self.resolved.recipe.eval
-        return evaluate(
-            path, self.resolved, episodes=config.episodes, num_envs=config.num_envs,
-            seed=config.seed, mode=config.mode, listen=config.listen,
-            should_stop=lambda: self._should_stop() or self.stop_requested, on_turn=self._receive,
-        ).to_data()  # fmt: skip

@@ -38,7 +38,7 @@ def snapshot(members: Members, total_steps: int, started: float) -> dict[str, An
         "actor_steps_per_s": sum(a.get("steps_per_s", 0.0) for a in actors),
         "return_mean": learner.get("return_mean"),
         "lag": learner.get("lag_mean"),
-        "ticket_wait": max((a.get("ticket_wait", 0.0) for a in actors), default=0.0),
+        "ticket_wait": max((a.get("ticket_wait_fraction", 0.0) for a in actors), default=0.0),
         "bottleneck": bottleneck(members),
         "eta_s": left / rate if rate else None,
         "actors": len(actors),

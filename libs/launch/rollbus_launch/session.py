@@ -75,7 +75,8 @@ class Session:
                 self.recipe.env.hubs if "hub" in roles else 1,
                 self.recipe.actor.count if "actor" in roles else 1,
             )
-            specs += [ProcessSpec(roles, i) for i in range(count)]
+            further = tuple(role for role in roles if role != "evaluator")
+            specs += [ProcessSpec(roles, 0), *(ProcessSpec(further, i) for i in range(1, count))]
         return specs
 
     def _handle(self, envelope: Envelope) -> None:

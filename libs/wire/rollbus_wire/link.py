@@ -178,32 +178,38 @@ def local_pair(run: str = "", senders: Tuple[str, str] = ("", "")) -> Tuple[Loca
 
 
 class Poller:
-    """Waits until one of many links has something."""
+    """Waits until one of many links has something. Closed links are forgotten by themselves."""
 
     def __init__(self) -> None:
         self._poller = zmq.Poller()
+        self._remote: List[ZmqLink] = []
         self._local: List[LocalLink] = []
 
-    def add(self, link: Any) -> None:
+    def add(self, link: Link) -> None:
         """Watch ``link``."""
         if isinstance(link, ZmqLink):
+            self._remote.append(link)
             self._poller.register(link.socket, zmq.POLLIN)
-        else:
+        elif isinstance(link, LocalLink):
             self._local.append(link)
 
-    def remove(self, link: Any) -> None:
+    def remove(self, link: Link) -> None:
         """Stop watching ``link``."""
         if isinstance(link, ZmqLink):
+            self._remote.remove(link)
             self._poller.unregister(link.socket)
-        else:
+        elif isinstance(link, LocalLink):
             self._local.remove(link)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether something arrived within ``timeout_s`` seconds."""
-        if any(link.inbox for link in self._local):
-            timeout_s = 0
-        ready = self._poller.poll(max(0.0, timeout_s) * 1000)  # type: ignore[arg-type]
-        return bool(ready) or any(link.inbox for link in self._local)
+        for link in [each for each in self._remote if each.socket.closed]:
+            self.remove(link)
+        for local in [each for each in self._local if each.closed]:
+            self.remove(local)
+        if any(local.inbox for local in self._local):
+            return True
+        return bool(self._poller.poll(max(0.0, timeout_s) * 1000))
 
 
 def drain(link: Link) -> Iterable[Envelope]:

@@ -329,7 +329,7 @@ class Learner(Service):
             and self.state != "stopped"
         ):
             self.log.info("good enough", mean_return=score, wanted=wanted.eval_return)
-            self._finish(final=True)
+            self._finish(final=False)
 
     # --- end ------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from rollbus_launch.progress import bottleneck, snapshot
 
 MEMBERS = [
     {"role": "hub", "stats": {"busy": 0.2, "steps_per_s": 900.0}},
-    {"role": "actor", "stats": {"busy": 0.9, "steps_per_s": 500.0, "ticket_wait": 0.1}},
-    {"role": "actor", "stats": {"busy": 0.7, "steps_per_s": 400.0, "ticket_wait": 0.3}},
+    {"role": "actor", "stats": {"busy": 0.9, "steps_per_s": 500.0, "ticket_wait_fraction": 0.1}},
+    {"role": "actor", "stats": {"busy": 0.7, "steps_per_s": 400.0, "ticket_wait_fraction": 0.3}},
     {
         "role": "learner",
         "stats": {"busy": 0.5, "env_steps": 4000, "steps_per_s": 1000.0, "return_mean": 21.0},

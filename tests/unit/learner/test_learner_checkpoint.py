@@ -49,8 +49,8 @@ def test_a_resumed_run_goes_on_exactly(tmp_path):
     assert resumed.algorithm.running == part.algorithm.running
     assert resumed.algorithm.policy.num == 24
     for mine, theirs in zip(
-        resumed.training.optimisers["policy"].adam.state_dict()["state"].values(),
-        part.training.optimisers["policy"].adam.state_dict()["state"].values(),
+        resumed.training.optimisers["policy"].state().values(),
+        part.training.optimisers["policy"].state().values(),
     ):
         assert set(mine) == set(theirs) and all(torch.equal(mine[k], theirs[k]) for k in mine)
     rest, expected = train(resumed, 3, 6), train(trainer(), 0, 6)[3:]

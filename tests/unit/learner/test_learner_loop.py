@@ -106,7 +106,7 @@ def test_update_trains_only_what_the_step_trains_and_means_are_over_samples():
     assert metrics["fit"] == pytest.approx(float(before.mean()), rel=1e-5)
     assert metrics["error"] == pytest.approx(float(before.sqrt().mean()), rel=1e-5)
     assert sorted(algorithm.seen) == [3, 4] and metrics["minibatches"] == 2
-    assert optimisers["policy"].adam.param_groups[0]["lr"] == pytest.approx(0.75e-12)
+    assert optimisers["policy"].learning_rate == pytest.approx(0.75e-12)
     assert torch.allclose(weights, algorithm.policy.layer.weight, atol=1e-9)
     assert all(torch.equal(value, critic[name]) for name, value in algorithm.critic.state_dict().items())
     assert all(p.grad is None for p in algorithm.critic.parameters())

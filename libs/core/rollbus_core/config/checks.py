@@ -15,6 +15,8 @@ from rollbus_wire import lookup
 
 #: The services of a run; ``deploy.processes`` lays out each exactly once.
 SERVICES = ("broker", "hub", "actor", "learner")
+#: May be laid out too; else it gets a process of its own once there is something to evaluate.
+OPTIONAL_SERVICES = ("evaluator",)
 #: What a policy can offer, for people.
 CAPABILITIES = {
     "log_prob": "log-probabilities of actions",
@@ -147,11 +149,12 @@ def _evaluation(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _processes(recipe: Recipe) -> Iterator[tuple[str, str]]:
     named = [service.strip() for entry in recipe.deploy.processes for service in entry.split("+")]
+    known = SERVICES + OPTIONAL_SERVICES
     for service in dict.fromkeys(named):
-        if service not in SERVICES:
+        if service not in known:
             yield (
                 "deploy.processes",
-                f"unknown service {service!r}; services are {', '.join(SERVICES)}{hint(service, SERVICES)}",
+                f"unknown service {service!r}; services are {', '.join(known)}{hint(service, known)}",
             )
         elif named.count(service) > 1:
             yield "deploy.processes", f"names {service!r} {named.count(service)} times; name each once"

@@ -137,7 +137,8 @@ class DeployConfig(Section):
 
     processes: list[str] = option(
         ["broker", "hub", "actor", "learner"],
-        "One process per entry; 'hub+actor' puts both into one.",
+        "One process per entry; 'hub+actor' puts both into one. An evaluator that is not named gets a "
+        "process of its own once there is a checkpoint to evaluate.",
     )
     backend: str = option("auto", "Accelerator backend: a file of rollbus_accel.backends, or auto.")
     restarts: int = option(5, "Restarts per process within ten minutes.", ge=0)

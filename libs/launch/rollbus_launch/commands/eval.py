@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print mean return, interval, success and the episodes."""
-    from rollbus_launch.evaluate import evaluate
+    from rollbus_launch.evaluate import Settings, evaluate
     from rollbus_launch.serve import limit_threads
 
     limit_threads()
@@ -44,13 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not checkpoint.exists():
         raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
     config = resolved.recipe.eval
-    result = evaluate(
-        checkpoint.resolve(), resolved,
+    settings = Settings(
         episodes=_given(arguments.episodes, config.episodes, "--episodes"),
         num_envs=_given(arguments.num_envs, config.num_envs, "--num-envs"),
         seed=config.seed if arguments.seed is None else arguments.seed,
-        mode=arguments.mode or config.mode, listen=config.listen,
-    ).to_data()  # fmt: skip
+        mode=arguments.mode or config.mode,
+        listen=config.listen,
+    )
+    result = evaluate(checkpoint.resolve(), resolved, settings).to_data()
     if arguments.json:
         print(json.dumps(result, indent=1))
         return 0
