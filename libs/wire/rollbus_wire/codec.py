@@ -91,9 +91,23 @@ def unpack(frames: Sequence[Any]) -> Any:
         raise
     except Exception as error:  # noqa: BLE001 - msgpack raises ValueError, StackError, UnicodeDecodeError, ...
         raise WireError("header is not readable msgpack: %s" % error) from None
+    _refuse_timestamps(value)
     if len(used) != len(frames) - 1:
         raise WireError("%d array frames came, %d are named" % (len(frames) - 1, len(used)))
     return value
+
+
+def _refuse_timestamps(header: Any) -> None:
+    """Extension -1 is msgpack's own: it becomes a `Timestamp` without asking the hook."""
+    values = [header]
+    for value in values:  # grows while it is gone through
+        kind = type(value)
+        if kind is dict:
+            values += value.values()
+        elif kind is list:
+            values += value
+        elif kind is msgpack.Timestamp:
+            raise WireError("extension type -1, a timestamp (%s), is not on the wire" % value)
 
 
 def _unpack_array(code: int, data: bytes, frames: Sequence[Any]) -> Tuple[np.ndarray, int]:

@@ -174,3 +174,36 @@ def test_damaged_headers_never_raise_anything_else():
             codec.unpack([bytes(damaged)])
         except WireError:
             pass
+
+
+@pytest.mark.parametrize("code", [code for code in range(128) if code != codec.ARRAY_EXTENSION])
+def test_no_extension_but_the_array_is_taken(code):
+    extension = msgpack.ExtType(code, b"\0" * 12)
+    for value in (extension, {"a": extension}, [0, [extension]], {"b": {"c": [1, {"d": extension}]}}):
+        with pytest.raises(WireError, match="extension type %d" % code):
+            codec.unpack([msgpack.packb(value)])
+
+
+@pytest.mark.parametrize("num_bytes", [4, 8, 12])
+def test_timestamps_are_refused_in_every_encoding(num_bytes):
+    fixed = {4: b"\xd6", 8: b"\xd7"}.get(num_bytes)
+    size = struct.pack(">I", num_bytes)
+    heads = [b"\xc7" + size[3:], b"\xc8" + size[2:], b"\xc9" + size] + ([fixed] if fixed else [])
+    for head in heads:
+        extension = head + b"\xff" + b"\0" * num_bytes
+        for packed in (extension, b"\x81\xa1a" + extension, b"\x92\x01\x91" + extension):
+            with pytest.raises(WireError, match="extension type -1"):
+                codec.unpack([packed])
+
+
+@pytest.mark.parametrize("code", range(-128, -1))
+def test_reserved_extensions_are_refused(code):
+    packed = b"\xc7\x04" + struct.pack("b", code) + b"\0" * 4
+    with pytest.raises(WireError, match="extension type %d" % code):
+        codec.unpack([packed])
+
+
+def test_not_a_number_is_a_number_and_no_size():
+    assert np.isnan(codec.unpack(codec.pack({"a": float("nan")}))["a"])
+    sizes = np.array([np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(codec.unpack(codec.pack({"a": sizes}))["a"], sizes)

@@ -128,7 +128,7 @@ def test_overrides(refuse, override):
         (["stop_when.eval_return=1", "eval.every_steps=10", "stop_when.episodes=21"], "asks for 21 episodes, but an evaluation has eval.episodes = 20"),
         (["deploy.processes=[broker, hub, actor]"], "lacks learner"),
         (["deploy.processes=[broker, hub+hub, actor, learner]"], "names 'hub' 2 times"),
-        (["deploy.processes=[broker, hub, actor, learner, learners]"], "unknown service 'learners'; services are broker, hub, actor, learner; did you mean 'learner'?"),
+        (["deploy.processes=[broker, hub, actor, learner, learners]"], "unknown service 'learners'; services are broker, hub, actor, learner, evaluator; did you mean 'learner'?"),
         (["broker.lost_after_s=0.6"], "less than two heartbeats"),
         (["env.workers=2"], "command line: env.workers: has no effect, because env.placement is inline"),
         (["env.listen=tcp://127.0.0.1:5555"], "env.listen: has no effect"),
