@@ -11,6 +11,10 @@ from typing import Any, Dict, Optional
 from rollbus_wire.env import Env, Rows
 from rollbus_wire.errors import ConfigError, MissingPackage
 
+from ._registry import before_making, install_line, packages
+
+__all__ = ["Config", "make", "needs", "packages"]
+
 needs = ["gymnasium"]
 
 
@@ -43,6 +47,7 @@ def make(config: Config, num_rows: int) -> Env:
         raise MissingPackage(
             "env.name gymnasium needs the package gymnasium; run: pip install gymnasium"
         ) from error
+    before_making(config)
     envs = [_make_one(gymnasium, config) for _ in range(num_rows)]
     has_success = _reports_success(envs[0]) if config.success is None else config.success
     return Rows(envs, name=config.id, has_success=has_success)
@@ -54,7 +59,7 @@ def _make_one(gymnasium: Any, config: Config) -> Any:
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise MissingPackage(
             "env.id %s needs a package that is not installed (%s); run: %s"
-            % (config.id, error, _install_line(gymnasium, config.id, error))
+            % (config.id, error, install_line(gymnasium, config.id, error))
         ) from error
     except gymnasium.error.Error as error:
         raise ConfigError("env.id %s: %s" % (config.id, error)) from error
@@ -62,18 +67,6 @@ def _make_one(gymnasium: Any, config: Config) -> Any:
         raise ConfigError(
             "env.id %s does not take env.kwargs %s: %s" % (config.id, config.kwargs, error)
         ) from error
-
-
-def _install_line(gymnasium: Any, env_id: str, error: Exception) -> str:
-    """The pip line for the extra that the registered entry point belongs to."""
-    registered = gymnasium.registry.get(env_id)
-    entry = str(getattr(registered, "entry_point", ""))
-    prefix = "gymnasium.envs."
-    if entry.startswith(prefix):
-        extra = entry[len(prefix) :].partition(".")[0].partition(":")[0].replace("_", "-")
-        return 'pip install "gymnasium[%s]"' % extra
-    missing = getattr(error, "name", None)
-    return "pip install %s" % missing if missing else "see its documentation"
 
 
 def _reports_success(env: Any) -> bool:

@@ -19,6 +19,10 @@ from rollbus_wire.errors import ConfigError, MissingPackage, SpecError
 from rollbus_wire.spaces import Observations, action_spec
 from rollbus_wire.spec import EnvSpec
 
+from ._registry import before_making, install_line, packages
+
+__all__ = ["Config", "Vector", "make", "needs", "packages"]
+
 needs = ["gymnasium"]
 
 DISABLED, SAME_STEP, NEXT_STEP = "disabled", "same_step", "next_step"
@@ -68,6 +72,7 @@ def make(config: Config, num_rows: int) -> Env:
         raise MissingPackage(
             "env.name vector needs the package gymnasium; run: pip install gymnasium"
         ) from error
+    before_making(config)
     own = config.vectorization == "vector_entry_point"
     try:
         env = gymnasium.make_vec(
@@ -77,8 +82,11 @@ def make(config: Config, num_rows: int) -> Env:
             vector_kwargs=None if own else {"autoreset_mode": _MODES[config.autoreset]},
             **config.kwargs,
         )
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise MissingPackage("env.id %s: %s" % (config.id, error)) from error
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise MissingPackage(
+            "env.id %s needs a package that is not installed (%s); run: %s"
+            % (config.id, error, install_line(gymnasium, config.id, error))
+        ) from error
     except (gymnasium.error.Error, TypeError, ValueError, KeyError) as error:
         raise ConfigError(
             "%s cannot be made as one vectorised environment: %s: %s; env.name gymnasium makes one "

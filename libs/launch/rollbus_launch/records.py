@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,13 @@ def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str) -> dict[st
         data["mean_return"] = chosen["mean_return"]
     paths.summary.write_text(json.dumps(data, indent=1))
     return data
+
+
+def prepare_drawing() -> None:
+    """Import what `draw_curve` needs ahead of time; without it nothing is drawn."""
+    with contextlib.suppress(ModuleNotFoundError):
+        import matplotlib.backends.backend_agg  # noqa: F401
+        import matplotlib.figure  # noqa: F401
 
 
 def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:

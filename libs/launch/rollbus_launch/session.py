@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher
+from rollbus_launch.records import prepare_drawing
 from rollbus_wire.link import Envelope, Poller, ZmqLink
 from rollbus_wire.messages import (
     CheckpointSaved,
@@ -64,6 +66,7 @@ class Session:
             if self.member.stop_requested:
                 self.stopped_by = "rollbus stop"
         finally:
+            threading.Thread(target=prepare_drawing, daemon=True).start()
             self.launcher.down(self.recipe.deploy.stop_timeout_s)
             self.link.close()
 

@@ -64,12 +64,12 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
     for section in plugins.PLUGIN_PACKAGES:
         if section == "env" and recipe.env.placement == "dial_in":
             continue
-        name = getattr(recipe, section).name
-        missing = plugins.missing_packages(section, name)
+        config = getattr(recipe, section)
+        missing = plugins.missing_packages(section, config)
         if missing:
             lines.append(
-                f"{_where(f'{section}.name', origins)}: {section} {name!r} needs {', '.join(missing)}, "
-                f"which is not installed; run: pip install {shlex.join(missing)}"
+                f"{_where(f'{section}.name', origins)}: {section} {config.name!r} needs {', '.join(missing)}, "
+                f"which is not installed; run: pip install {shlex.join(missing.values())}"
             )
     return lines
 

@@ -77,10 +77,21 @@ def section_model(section: str, name: str) -> type[BaseModel]:
     return config
 
 
-def missing_packages(section: str, name: str) -> list[str]:
-    """Packages that plug-in ``name`` needs and this interpreter lacks; nothing is imported."""
-    needs = getattr(lookup.find(PLUGIN_PACKAGES[section], name), "needs", ())
-    return [need for need in needs if importlib.util.find_spec(re.split(r"\W", need)[0]) is None]
+def missing_packages(section: str, config: Any) -> dict[str, str]:
+    """What the plug-in of ``config`` needs and this interpreter lacks: package -> what pip installs it by.
+
+    A plug-in names packages in ``needs``, and those that depend on settings by ``packages(config)``.
+    """
+    module = lookup.find(PLUGIN_PACKAGES[section], config.name)
+    needed = {need: need for need in getattr(module, "needs", ())}
+    further = getattr(module, "packages", None)
+    if further is not None:
+        needed |= further(config)
+    return {
+        need: install
+        for need, install in needed.items()
+        if importlib.util.find_spec(re.split(r"\W", need)[0]) is None
+    }
 
 
 def _merge(name: str, config: type[Any]) -> type[BaseModel]:
