@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,4 +171,23 @@ def test_missing_package(tmp_path):
     assert text.endswith("run: pip install 'no_such_simulator[extra]'")
     assert load_resolved(path).recipe.env.name == "config_fakes.lacking"
     # Environments that dial in bring their own interpreter.
+    load(path, ["env.placement=dial_in"])
+
+
+@pytest.mark.parametrize("name", ["gymnasium", "vector"])
+@pytest.mark.parametrize(
+    ("package", "extra", "env_id"),
+    [("mujoco", "mujoco", "HalfCheetah-v5"), ("mujoco", "mujoco", "Ant-v4"), ("Box2D", "box2d", "LunarLander-v3")],
+)  # fmt: skip
+def test_packages_that_depend_on_settings(tmp_path, monkeypatch, name, package, extra, env_id):
+    monkeypatch.setitem(sys.modules, package, None)
+    path = tmp_path / "r.yaml"
+    path.write_text(POLICY + ALGORITHM + f"env: {{name: {name}, id: {env_id}, num_envs: 8}}\n")
+    with pytest.raises(MissingPackage) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"{path}:4: env.name: env {name!r} needs {package}, which is not installed; "
+        f"run: pip install 'gymnasium[{extra}]'"
+    )
+    load(path, ["env.id=CartPole-v1"])
     load(path, ["env.placement=dial_in"])

@@ -20,8 +20,7 @@ def rows_of(num: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "HalfCheetah-v5"])
-def test_rows_give_what_gymnasium_gives(env_id, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # MuJoCo writes its log where it runs.
+def test_rows_give_what_gymnasium_gives(env_id):
     env = plugin.make(plugin.Config(id=env_id), 2)
     raw = [gymnasium.make(env_id).unwrapped for _ in range(2)]
     first = env.reset(rows_of(2), np.array([1, 2]), [])
@@ -39,6 +38,30 @@ def test_rows_give_what_gymnasium_gives(env_id, tmp_path, monkeypatch):
         np.testing.assert_array_equal(result.terminated, [o[2] for o in outcomes])
         if result.terminated.any():
             break
+
+
+def test_mujoco_leaves_nothing_where_it_runs(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    env = plugin.make(plugin.Config(id="HalfCheetah-v5"), 1)
+    env.reset(ONE, np.array([1]), [])
+    env.envs[0].data.qpos[:] = np.nan
+    env.step(ONE, np.zeros((1, 6), np.float32), True)
+    assert list(tmp_path.iterdir()) == []
+    assert "Nan, Inf or huge value in QPOS" in caplog.text
+
+
+@pytest.mark.parametrize("module", [plugin, vector])
+def test_every_registered_environment_names_its_packages(module):
+    """Against the registry: the folder that an entry point is in is the extra that it needs."""
+    for env_id, registered in gymnasium.registry.items():
+        entry = str(registered.entry_point)
+        extra = next((e for e in ("mujoco", "box2d") if entry.startswith(f"gymnasium.envs.{e}")), None)
+        found = module.packages(module.Config(id=env_id))
+        if extra:
+            assert list(found.values()) == [f"gymnasium[{extra}]"], env_id
+        elif entry.startswith("gymnasium."):
+            assert found == {}, env_id
+    assert module.packages(module.Config(id="mine:Ant-v5")) == {}
 
 
 def test_limits_are_the_hubs_and_the_checker_is_gone():

@@ -67,8 +67,9 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
         config = getattr(recipe, section)
         missing = plugins.missing_packages(section, config)
         if missing:
+            where = _where(f"{section}.name", origins)
             lines.append(
-                f"{_where(f'{section}.name', origins)}: {section} {config.name!r} needs {', '.join(missing)}, "
+                f"{where}: {section} {config.name!r} needs {', '.join(missing)}, "
                 f"which is not installed; run: pip install {shlex.join(missing.values())}"
             )
     return lines
