@@ -11,12 +11,15 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from rollbus_wire.errors import ConfigError, SharedMemoryFull
 
 PREFIX = "rollbus-"
+#: A runtime folder that nobody holds yet is left alone for this long.
+UNFINISHED_S = 30.0
 
 
 def shared_memory_root() -> Path:
@@ -103,9 +106,8 @@ class RunPaths:
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
         """Hold the runtime folder for as long as the block runs."""
-        descriptor = os.open(self.runtime / "alive", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = _hold(self.runtime)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield
         finally:
             os.close(descriptor)
@@ -113,23 +115,48 @@ class RunPaths:
 
 def remove_dead(root: Path | None = None) -> list[Path]:
     """Remove this user's runtime folders that no process holds; returns them."""
-    removed = []
-    for folder in (root or shared_memory_root()).glob(f"{PREFIX}{os.getuid()}-*"):
-        if not _held(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            removed.append(folder)
-    return removed
+    folders = (root or shared_memory_root()).glob(f"{PREFIX}{os.getuid()}-*")
+    return [folder for folder in folders if _remove_unheld(folder)]
 
 
-def _held(folder: Path) -> bool:
+def _hold(runtime: Path) -> int:
+    """Descriptor with a shared lock on the ``alive`` file of ``runtime``; both are made if absent."""
+    while True:
+        runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(runtime / "alive", os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:  # swept between the two lines
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(runtime / "alive")):
+                return descriptor
+        os.close(descriptor)  # swept while this waited for the lock
+
+
+def _remove_unheld(folder: Path) -> bool:
+    """Remove ``folder`` under the exclusive lock, so that nobody can begin to hold it meanwhile."""
     try:
         descriptor = os.open(folder / "alive", os.O_RDWR)
     except FileNotFoundError:
-        return False
+        return _remove_unfinished(folder)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
     except BlockingIOError:
+        return False
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
         return True
     finally:
         os.close(descriptor)
+
+
+def _remove_unfinished(folder: Path) -> bool:
+    """A folder without ``alive`` is one that is just being made, or what is left of a crash."""
+    try:
+        if time.time() - folder.stat().st_mtime < UNFINISHED_S:
+            return False
+    except FileNotFoundError:
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return True

@@ -19,10 +19,10 @@ _S27, _S30, _S31, _S11 = (np.uint64(n) for n in (27, 30, 31, 11))
 
 def mix(value: np.ndarray | np.uint64) -> np.ndarray:
     """SplitMix64's finaliser, a bijection of uint64."""
-    value = np.asarray(value, np.uint64)
-    value = (value ^ (value >> _S30)) * _MIX_1
-    value = (value ^ (value >> _S27)) * _MIX_2
-    return value ^ (value >> _S31)
+    mixed = np.array(value, np.uint64, ndmin=1)
+    mixed = (mixed ^ (mixed >> _S30)) * _MIX_1
+    mixed = (mixed ^ (mixed >> _S27)) * _MIX_2
+    return (mixed ^ (mixed >> _S31)).reshape(np.shape(value))
 
 
 def stream(seed: int, name: str) -> np.uint64:
@@ -64,6 +64,5 @@ def episode_id(incarnation: int, row: int, number: int) -> int:
 def episode_seed(seed: int, episode: int, *, evaluation: bool) -> int:
     """The seed that an environment's reset gets; evaluation and training never share one."""
     key = stream(seed, "evaluation" if evaluation else "training")
-    with np.errstate(over="ignore"):
-        bits = int(mix(key + np.uint64(episode) * _GOLDEN)) & 0x7FFFFFFF
+    bits = int(decision_seeds(key, np.array([episode]), np.array([0]))[0]) & 0x7FFFFFFF
     return bits | 0x80000000 if evaluation else bits

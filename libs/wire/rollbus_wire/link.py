@@ -8,6 +8,7 @@ object and gives up its arrays. A link is used by one thread. On the bound side 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections import deque
@@ -209,7 +210,7 @@ class Poller:
             self.remove(local)
         if any(local.inbox for local in self._local):
             return True
-        return bool(self._poller.poll(max(0.0, timeout_s) * 1000))
+        return bool(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
 
 
 def drain(link: Link) -> Iterable[Envelope]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -47,8 +47,8 @@ class StepOptimiser:
 
         A parameter that the loss did not reach keeps its value and its moments.
         """
-        reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
-        gradients = [self.parameters[i].grad for i in reached]
+        found = [(i, p.grad) for i, p in enumerate(self.parameters) if p.grad is not None]
+        reached, gradients = [i for i, _ in found], [gradient for _, gradient in found]
         norm = clip_gradients(gradients, self.step.clip)
         beta1, beta2 = self.step.betas
         with torch.no_grad():
@@ -85,7 +85,7 @@ def build(steps: Iterable[Step], roles: Mapping[str, nn.Module]) -> dict[str, St
     return {step.name: StepOptimiser(step, roles) for step in steps}
 
 
-def clip_gradients(gradients: Sequence[Tensor], limit: float) -> Tensor:
+def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor:
     """Scale ``gradients`` so that their joint norm is at most ``limit`` (0: none); the norm before."""
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if limit:

@@ -1,0 +1,160 @@
+"""Every message of the wire, one dataclass each, and the table of their fields.
+
+Planes: ``peer`` (environment or robot <-> hub), ``data`` (hub <-> actor), ``registry`` (any
+service <-> broker) and ``store`` (actor, learner <-> broker). A message is named by its snake-case
+class name. Unknown fields are ignored, missing ones take their default.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import MISSING, fields
+from typing import Any, Dict, Type
+
+import numpy as np
+
+from rollbus_wire.errors import WireError
+
+from .base import PROTOCOL, Array, Arrays, Message
+from .common import Fault, Ping, Pong
+from .data import Act, Attach, Attached, Detach, Detached, Tick
+from .peer import GetState, Goodbye, Hello, Observe, Outcome, Reset, SetState, Step, Welcome
+from .registry import (
+    Applied,
+    Assign,
+    CheckpointSaved,
+    Command,
+    Done,
+    Evaluated,
+    Gone,
+    Heartbeat,
+    Leave,
+    ListMembers,
+    Members,
+    Notice,
+    Register,
+    Registered,
+    Release,
+    Released,
+    SlicesChanged,
+)
+from .store import (
+    Batch,
+    Cancel,
+    Commit,
+    Committed,
+    Consumed,
+    Durable,
+    OpenTable,
+    Sample,
+    TableState,
+    Ticket,
+    TicketRequest,
+)
+
+__all__ = [
+    "PLANES", "PROTOCOL", "Array", "Arrays", "Message", "fields_hash", "from_data", "to_data",
+    "Act", "Applied", "Assign", "Attach", "Attached", "Batch", "Cancel", "CheckpointSaved",
+    "Command", "Commit", "Committed", "Consumed", "Detach", "Detached", "Done", "Durable",
+    "Evaluated", "Fault", "GetState", "Gone", "Goodbye", "Heartbeat", "Hello", "Leave",
+    "ListMembers", "Members", "Notice", "Observe", "OpenTable", "Outcome", "Ping", "Pong",
+    "Register", "Registered", "Release", "Released", "Reset", "Sample", "SetState", "SlicesChanged",
+    "Step", "TableState", "Tick", "Ticket", "TicketRequest", "Welcome",
+]  # fmt: skip
+
+PLANES = {
+    "any": (Fault, Ping, Pong),
+    "peer": (
+        Hello, Welcome, Reset, Step, Observe, GetState, SetState, Outcome, Goodbye,
+    ),
+    "data": (Attach, Attached, Tick, Act, Detach, Detached),
+    "registry": (
+        Register, Registered, Heartbeat, Assign, Release, Released, SlicesChanged, Notice, Applied,
+        CheckpointSaved, Evaluated, Gone, Command, Done, ListMembers, Members, Leave,
+    ),
+    "store": (
+        OpenTable, TableState, TicketRequest, Ticket, Commit, Committed, Cancel, Sample, Batch,
+        Consumed, Durable,
+    ),
+}  # fmt: skip
+
+#: How each annotation is checked on arrival.
+_CHECKS: Dict[str, Any] = {
+    "int": int,
+    "float": (float, int),
+    "str": str,
+    "bool": bool,
+    "Array": np.ndarray,
+    "Arrays": dict,
+    "Dict[str, Any]": dict,
+    "Dict[str, int]": dict,
+    "List[int]": list,
+    "List[Any]": list,
+    "List[bytes]": list,
+}
+
+
+class _Table:
+    """Field table of one message class."""
+
+    def __init__(self, cls: Type[Message]) -> None:
+        self.cls = cls
+        self.checks: Dict[str, Any] = {}
+        self.required = set()
+        for item in fields(cls):  # type: ignore[arg-type]
+            annotation = str(item.type)
+            optional = annotation.startswith("Optional[")
+            check = _CHECKS[annotation[9:-1] if optional else annotation]
+            types = check if isinstance(check, tuple) else (check,)
+            self.checks[item.name] = types + ((type(None),) if optional else ())
+            if item.default is MISSING and item.default_factory is MISSING:
+                self.required.add(item.name)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+_TABLES: Dict[str, _Table] = {}
+for _plane, _classes in PLANES.items():
+    for _cls in _classes:
+        _cls.plane, _cls.kind = _plane, _snake(_cls.__name__)
+        _TABLES[_cls.kind] = _Table(_cls)
+
+
+def fields_hash() -> str:
+    """Hash of the field table: equal on both sides when they know the same messages."""
+    lines = [
+        "%s.%s:%s" % (kind, item.name, item.type)
+        for kind, table in sorted(_TABLES.items())
+        for item in fields(table.cls)  # type: ignore[arg-type]
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def to_data(message: Message) -> Dict[str, Any]:
+    """The body map of ``message``; fields that are None are left out."""
+    return {key: value for key, value in message.__dict__.items() if value is not None}
+
+
+def from_data(kind: str, data: Any) -> Message:
+    """The message ``kind`` with body ``data``, each field checked against its declared type."""
+    table = _TABLES.get(kind) if isinstance(kind, str) else None
+    if table is None:
+        raise WireError("unknown message %r" % (kind,))
+    if not isinstance(data, dict):
+        raise WireError("%s: the body is a %s, not a map" % (kind, type(data).__name__))
+    checks = table.checks
+    known = {}
+    for key, value in data.items():
+        types = checks.get(key)
+        if types is None:
+            continue
+        if not isinstance(value, types):
+            raise WireError("%s.%s: got %s" % (kind, key, type(value).__name__))
+        known[key] = value
+    missing = table.required.difference(known)
+    if missing:
+        raise WireError("%s: missing %s" % (kind, ", ".join(sorted(missing))))
+    return table.cls(**known)

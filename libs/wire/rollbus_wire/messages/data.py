@@ -1,0 +1,105 @@
+"""Data plane: hub <-> actor. docs/protocol.md is the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+from .base import Array, Arrays, Message
+
+
+@dataclass
+class Attach(Message):
+    """An actor asks for a slice. ``assignment`` is (broker boot, number), or (0, 0) without one."""
+
+    slice: str
+    assignment: List[int]
+    actor: str = ""
+
+
+@dataclass
+class Attached(Message):
+    """The hub grants the slice under a new fence; older fences are dead from here on."""
+
+    slice: str
+    fence: int
+    num_rows: int
+    spec: Dict[str, Any]
+    #: Whether steps may be recorded; evaluation and deployment act without tickets.
+    record: bool = True
+    #: Opaque recurrent state per row, uint8 [N, B], or None at the first attachment.
+    carry: Optional[Array] = None
+    #: The frames before the current one, [K-1, N, ...] per key, for frame stacks.
+    history: Optional[Arrays] = None
+
+
+@dataclass
+class Tick(Message):
+    """Rows of a slice that wait for a decision, with the outcome of their last one.
+
+    R rows are ready, M of them just ended an episode. In the first tick under a fence no row has
+    an outcome: ``num_steps`` is 0 for it.
+    """
+
+    slice: str
+    fence: int
+    tick: int
+    #: int32 [R], places in the slice.
+    rows: Array
+    #: Observation to act on, [R, ...] per key: of the new episode where one ended.
+    obs: Arrays
+    #: int64 [R] episode ids and int32 [R] steps already taken in the episode.
+    episode: Array
+    step: Array
+    #: Environment steps the last decision executed, int32 [R]; 0: no outcome under this fence.
+    num_steps: Array
+    #: float32 [R, C], reward of each executed step, zero beyond ``num_steps``.
+    reward: Array
+    terminated: Array
+    truncated: Array
+    #: The episode was cut because infrastructure was lost: neither outcome nor bootstrap.
+    interrupted: Array
+    #: Places in ``rows`` whose episode ended, int32 [M], and what ended there.
+    final: Array
+    final_obs: Arrays
+    final_return: Array
+    final_length: Array
+    #: int8 [M]: 1 success, 0 failure, -1 where the environment has no success signal.
+    final_success_once: Array
+    final_success_at_end: Array
+    #: The seed each row's running episode began with, int64 [R].
+    seed: Optional[Array] = None
+    extras: Optional[Arrays] = None
+
+
+@dataclass
+class Act(Message):
+    """The decision for ``rows`` of one tick; applied at most once per (slice, fence, tick, row)."""
+
+    slice: str
+    fence: int
+    tick: int
+    rows: Array
+    #: [R, ...] one action per row, or [R, C, ...] an action chunk.
+    action: Array
+    #: Recurrent state after this decision, uint8 [R, B].
+    carry: Optional[Array] = None
+    #: Whether ``action`` has the chunk dimension C.
+    chunked: bool = False
+
+
+@dataclass
+class Detach(Message):
+    """The holder gives a slice up (it was released, or it is leaving)."""
+
+    slice: str
+    fence: int
+
+
+@dataclass
+class Detached(Message):
+    """Another holder took the slice, or the hub closes it."""
+
+    slice: str
+    fence: int
+    reason: str = ""

@@ -1,0 +1,154 @@
+"""Store plane: actor, learner <-> broker. docs/protocol.md is the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+from .base import Array, Message
+
+
+@dataclass
+class OpenTable(Message):
+    """Learner to store: create or adopt a table with these settings (`TableConfig` as a map)."""
+
+    table: str
+    settings: Dict[str, Any]
+    #: Versions of this lineage and below its fork point are alive.
+    version: List[int]
+    #: `Batch.sequence` up to which the resumed checkpoint has applied deliveries.
+    applied: int = 0
+
+
+@dataclass
+class TableState(Message):
+    """The state of a table; the answer to `OpenTable`, `Consumed` and `Durable`."""
+
+    table: str
+    #: Of the last delivery.
+    sequence: int
+    num_chunks: int
+    num_steps: int
+    num_bytes: int
+    tickets: int
+    total_steps: int
+    dropped: Dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class TicketRequest(Message):
+    """An actor wants to begin a chunk. Waits in the store until the table lets it."""
+
+    table: str
+    slice: str
+    num_rows: int
+    #: Decisions per row it would like.
+    num_decisions: int
+    #: The cell's columns (`Layout.to_data`).
+    layout: Dict[str, Any]
+
+
+@dataclass
+class Ticket(Message):
+    """Leave to write one chunk into one cell of one slab."""
+
+    ticket: int
+    slab: int
+    slab_bytes: int
+    offset: int
+    generation: int
+    num_decisions: int
+    #: No decision of the chunk may come from an older version: (lineage, number).
+    min_version: List[int]
+    #: "sample" or "random" (warm-up).
+    mode: str = "sample"
+
+
+@dataclass
+class Commit(Message):
+    """The chunk is complete: ``lengths`` int32 [N] decisions per row."""
+
+    ticket: int
+    lengths: Array
+    num_finals: int
+    #: CRC-32 of the cell's bytes.
+    digest: int
+    #: Oldest and newest version that decided in it, (lineage, number) each.
+    oldest: List[int]
+    newest: List[int]
+    #: First (episode, step) of row 0: the order of chunks in deterministic mode.
+    order: List[int] = field(default_factory=list)
+    #: Without shared memory: the cell itself.
+    cell: Optional[Array] = None
+
+
+@dataclass
+class Committed(Message):
+    """The chunk is in the log and will not be lost. ``sequence`` is -1 if it was dropped."""
+
+    ticket: int
+    sequence: int
+    reason: str = ""
+
+
+@dataclass
+class Cancel(Message):
+    """Give tickets back unused."""
+
+    tickets: List[int]
+
+
+@dataclass
+class Sample(Message):
+    """Learner to store: the next batch of a table. Waits until there is one."""
+
+    table: str
+    #: Minibatches of steps to draw from a replay table; 0 from a queue: whole chunks.
+    num_batches: int = 0
+    batch_size: int = 0
+    #: Seed of the draw.
+    seed: int = 0
+
+
+@dataclass
+class Batch(Message):
+    """What to read. A chunk is a map: slab, slab_bytes, offset, generation, sequence, lengths,
+
+    num_finals, digest, layout, oldest, newest, order, slice. A replay draw names thousands of
+    chunks, so ``chunks`` is empty and the C chunks that it uses are arrays instead; ``chunk``,
+    ``time`` and ``row`` are int32 [num_batches, batch_size], ``chunk`` in [0, C).
+    """
+
+    table: str
+    #: Number of this delivery, from 1: what `Consumed`, `Durable` and `OpenTable.applied` name.
+    sequence: int
+    chunks: List[Any]
+    chunk: Optional[Array] = None
+    time: Optional[Array] = None
+    row: Optional[Array] = None
+    #: Steps ever inserted when the batch was drawn.
+    total_steps: int = 0
+    #: Replay: maps slab, slab_bytes, layout, and per chunk its place in them (int32 [C]), its
+    #: offset (int64 [C]) and its generation (uint64 [C]).
+    slabs: List[Any] = field(default_factory=list)
+    chunk_slab: Optional[Array] = None
+    chunk_offset: Optional[Array] = None
+    chunk_generation: Optional[Array] = None
+
+
+@dataclass
+class Consumed(Message):
+    """Learner to store: an update is done; ``version`` is what it made. Moves the tickets on."""
+
+    table: str
+    sequence: int
+    version: List[int]
+    updates: int
+
+
+@dataclass
+class Durable(Message):
+    """Learner to store: a checkpoint is on disk that has applied deliveries up to ``sequence``."""
+
+    table: str
+    sequence: int
