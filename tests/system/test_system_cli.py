@@ -7,6 +7,8 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import RECIPES, TINY, Runner
@@ -127,3 +129,23 @@ def test_commands_without_a_run_say_so(rollbus: Runner) -> None:
         done = rollbus(*arguments)
         assert done.returncode == 2
         assert "not a run folder" in done.stderr
+
+
+@pytest.mark.parametrize("placement", ["inline", "workers"])
+def test_the_console_script_finds_plugins_in_the_working_folder(rollbus: Runner, placement: str) -> None:
+    (rollbus.folder / "mine").mkdir()
+    plugin = rollbus.folder / "mine" / "my_toy.py"
+    plugin.write_text(
+        "from pathlib import Path\nimport rollbus_envs.toy as toy\nfrom rollbus_envs.toy import Config\n"
+        "needs = []\ndef make(config, num_rows):\n"
+        "    Path('made').touch()\n    return toy.make(config, num_rows)\n"
+    )
+    script = Path(sys.executable).with_name("rollbus")
+    environment = {k: v for k, v in rollbus.environment.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [script, "train", TINY, "env.name=mine.my_toy", f"env.placement={placement}", "--run-dir", "run"],
+        cwd=rollbus.folder, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (rollbus.folder / "made").exists()
+    assert json.loads((rollbus.folder / "run/summary.json").read_text())["updates"] > 0

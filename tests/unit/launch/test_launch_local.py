@@ -65,8 +65,8 @@ def test_an_error_of_the_user_is_not_retried(launcher: LocalLauncher) -> None:
     path = launcher.paths.failure("hub-0")
     launcher.script.write_text(
         "import json, sys\n"
-        f"open({str(path)!r}, 'w').write(json.dumps(dict(service='hub-0', stage='build', error='no such port',"
-        " fatal=True, traceback='')))\nsys.exit(2)"
+        "failure = dict(service='hub-0', stage='build', error='no such port', fatal=True, traceback='')\n"
+        f"open({str(path)!r}, 'w').write(json.dumps(failure))\nsys.exit(2)"
     )
     launcher.up(ProcessSpec(("hub",), 0))
     with pytest.raises(ProcessFailed, match="hub-0 failed in stage build: no such port"):
