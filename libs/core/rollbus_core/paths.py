@@ -86,7 +86,7 @@ class RunPaths:
                 "choose another one with --run-dir"
             ) from None
         try:
-            self.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(self.runtime)
         except OSError as error:
             raise SharedMemoryFull(
                 f"runtime folder {self.runtime} cannot be made: {error.strerror}; "
@@ -119,10 +119,17 @@ def remove_dead(root: Path | None = None) -> list[Path]:
     return [folder for folder in folders if _remove_unheld(folder)]
 
 
+def _make_private(folder: Path) -> None:
+    """Make ``folder`` for this user alone; unlike `Path.mkdir`, one that is swept meanwhile is no error."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+
+
 def _hold(runtime: Path) -> int:
     """Descriptor with a shared lock on the ``alive`` file of ``runtime``; both are made if absent."""
     while True:
-        runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(runtime)
         try:
             descriptor = os.open(runtime / "alive", os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:  # swept between the two lines

@@ -13,6 +13,8 @@ from rollbus_wire.errors import RollbusError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run, and turn errors that are the user's to mend into one message and exit code 2."""
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # plug-ins of the user's own; installed packages come first
     parser = argparse.ArgumentParser(prog="rollbus", description="Train robot and agent policies.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands.all_commands():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core.config.load import PLUGIN_PACKAGES
-from rollbus_core.paths import shared_memory_root
+from rollbus_core.paths import remove_dead, shared_memory_root
 from rollbus_wire import lookup
 from rollbus_wire.errors import RollbusError
 
@@ -58,9 +58,17 @@ def machine() -> Iterator[Check]:
     )
     cores = len(os.sched_getaffinity(0))
     yield Check("machine", "cores", cores >= 2, f"{cores}", "works, but services share one core")
+    yield _leftovers()
     yield _shared_memory()
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Check("machine", "open files", soft >= MIN_FILES, f"{soft}", f"ulimit -n {MIN_FILES}")
+
+
+def _leftovers() -> Check:
+    """Sweep what killed runs left in shared memory."""
+    removed = remove_dead()
+    found = f"removed {', '.join(map(str, removed))}" if removed else "none"
+    return Check("machine", "folders of dead runs", True, found)
 
 
 def _shared_memory() -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -38,6 +39,8 @@ class Session:
         self.member = Member(self.link, "launcher", "launcher-0")
         self.members: list[dict[str, Any]] = []
         self.evaluation: dict[str, Any] | None = None
+        #: Failures that have been shown, by member.
+        self._shown: dict[str, str] = {}
         self.stopped_by = ""
         self._final_path = ""
         self._learner_done_at = 0.0
@@ -86,6 +89,7 @@ class Session:
         message = envelope.message
         if isinstance(message, Members):
             self.members = message.members
+            self._note_failures()
             self.display.update(message.members, self.evaluation)
         elif isinstance(message, CheckpointSaved):
             if message.final:
@@ -101,6 +105,17 @@ class Session:
         elif isinstance(message, Command) and message.name == "scale":
             for role, count in message.arguments.items():
                 self.launcher.scale(str(role), int(count))
+
+    def _note_failures(self) -> None:
+        """Show what goes wrong inside a member that lives on, such as an environment that raises."""
+        for member in self.members:
+            text = member.get("failure") or ""
+            # Lines that differ in numbers only, as rows and addresses do, are one failure.
+            kind = re.sub(r"\d+", "0", text)
+            ended = member["state"] == "failed"  # told when it ended
+            if text and not ended and self._shown.get(member["name"]) != kind:
+                self._shown[member["name"]] = kind
+                self.display.note(f"{member['name']}, stage {member.get('stage')}: {text}")
 
     def _on_exit(self, process: ProcessSpec, pid: int, reason: str) -> None:
         for role in process.roles:

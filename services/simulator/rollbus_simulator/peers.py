@@ -148,14 +148,15 @@ class Peers:
                 self._failed(session, "a reward or an observation is not finite")
             return
         text = getattr(message, "text", f"answered {message.kind}")
+        traceback = str(getattr(message, "traceback", ""))
         self._log.warning(
-            "environment failed", peer=session.name, request=request.kind, text=text,
-            traceback=getattr(message, "traceback", ""),
-        )  # fmt: skip
-        self._failed(session, f"{request.kind} failed: {text}")
+            "environment failed", peer=session.name, request=request.kind, text=text, traceback=traceback
+        )
+        self._failed(session, f"{request.kind} failed: {text}", traceback)
         request.asker.failed(request, text)
 
-    def _failed(self, session: Session, text: str) -> None:
+    def _failed(self, session: Session, text: str, traceback: str = "") -> None:
+        text = f"{text}\n{traceback.rstrip()}" if traceback else text
         self.failure = f"{session.name}: {text}"
         session.failures += 1
         if session.failures >= MAX_FAILURES:

@@ -42,5 +42,5 @@ def _row(member: dict[str, Any]) -> dict[str, Any]:
         "steps_per_s": stats.get("steps_per_s"),
         "busy": stats.get("busy"),
         "slices": held if isinstance(held, list) else [s["slice"] for s in member.get("slices") or []],
-        "failure": member.get("failure") or None,
+        "failure": (member.get("failure") or "").partition("\n")[0] or None,
     }
