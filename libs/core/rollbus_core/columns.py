@@ -80,9 +80,7 @@ class Layout:
 
     def views(self, buffer: Any, offset: int = 0) -> dict[str, np.ndarray]:
         """Arrays over one cell that starts at ``offset`` of ``buffer``."""
-        return {
-            c.name: np.ndarray(c.shape, c.dtype, buffer, offset + c.offset) for c in self.columns
-        }
+        return {c.name: np.ndarray(c.shape, c.dtype, buffer, offset + c.offset) for c in self.columns}
 
     def slab_views(self, buffer: Any, num_cells: int) -> dict[str, np.ndarray]:
         """Arrays ``[num_cells, ...]`` over all cells of a slab."""
@@ -90,9 +88,7 @@ class Layout:
         views = {}
         for c in self.columns:
             inner = np.ndarray(c.shape, c.dtype, buffer, c.offset).strides
-            views[c.name] = np.ndarray(
-                (num_cells, *c.shape), c.dtype, buffer, c.offset, (stride, *inner)
-            )
+            views[c.name] = np.ndarray((num_cells, *c.shape), c.dtype, buffer, c.offset, (stride, *inner))
         return views
 
     def to_data(self) -> dict[str, Any]:

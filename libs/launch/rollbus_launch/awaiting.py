@@ -20,9 +20,7 @@ class AwaitingSpec(Service):
     It never waits, so a hub in the same process can start meanwhile. ``timeout_s`` 0: no limit.
     """
 
-    def __init__(
-        self, name: str, link: Link, build: Callable[[EnvSpec], Service], timeout_s: float
-    ) -> None:
+    def __init__(self, name: str, link: Link, build: Callable[[EnvSpec], Service], timeout_s: float) -> None:
         super().__init__(name)
         self._link, self._build, self._timeout_s = link, build, timeout_s
         self._inner: Service | None = None

@@ -42,7 +42,7 @@ def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str) -> dict[st
 def prepare_drawing() -> None:
     """Import what `draw_curve` needs ahead of time; without it nothing is drawn."""
     with contextlib.suppress(ModuleNotFoundError):
-        import matplotlib.backends.backend_agg  # noqa: F401
+        import matplotlib.backends.backend_agg
         import matplotlib.figure  # noqa: F401
 
 

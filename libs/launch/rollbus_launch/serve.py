@@ -53,7 +53,7 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
             log.info("stopped")
     except build.Stopped:
         return 0
-    except Exception as error:  # the top of the process: report, then end
+    except Exception as error:  # noqa: BLE001 - the top of the process: report, then end
         member = next((s.member for s in services if s.member), None)
         _report(paths, name, member.current_stage if member else stage, error)
         return 2 if isinstance(error, RollbusError) else 1
