@@ -1,0 +1,78 @@
+"""Runtime folders: held by locks, swept when nobody holds them, also while others begin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollbus_core import paths
+from rollbus_core.paths import RunPaths, remove_dead
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(folder))
+    return folder
+
+
+def test_a_held_folder_stays_and_a_dead_one_goes(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    run.create()
+    with run.alive():
+        (run.runtime / "slab-1").write_bytes(b"x")
+        assert remove_dead() == []
+        assert (run.runtime / "slab-1").exists()
+        assert os.stat(run.runtime).st_mode & 0o777 == 0o700
+    assert remove_dead() == [run.runtime]
+    assert not run.runtime.exists()
+
+
+def test_a_folder_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    run.create()
+    assert remove_dead() == []
+    old = time.time() - 2 * paths.UNFINISHED_S
+    os.utime(run.runtime, (old, old))
+    assert remove_dead() == [run.runtime]
+    with run.alive():  # makes it again
+        assert remove_dead() == []
+
+
+HOLD = """
+import sys
+from rollbus_core.paths import RunPaths
+run = RunPaths(sys.argv[1])
+for turn in range(200):
+    run.create()
+    with run.alive():
+        (run.runtime / "socket").write_bytes(b"")
+        assert (run.runtime / "alive").exists() and (run.runtime / "socket").exists()
+"""
+
+
+def test_sweeping_while_runs_begin_takes_nothing_from_them(tmp_path: Path) -> None:
+    holders = [
+        subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / f"run{i}")], stderr=subprocess.PIPE)
+        for i in range(2)
+    ]
+    swept = 0
+    while any(holder.poll() is None for holder in holders):
+        swept += len(remove_dead())
+    for holder in holders:
+        _, errors = holder.communicate()
+        assert holder.returncode == 0, errors.decode()
+    assert swept > 0
+
+
+def test_folders_of_others_are_not_touched(runtime: Path) -> None:
+    other = runtime / f"rollbus-{os.getuid() + 1}-abc"
+    other.mkdir()
+    os.utime(other, (0, 0))
+    assert remove_dead() == [] and other.exists()
