@@ -7,6 +7,7 @@ it, or on how often something was retried. The mixer is SplitMix64 (Steele, Lea,
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import numpy as np
@@ -17,12 +18,14 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S11 = (np.uint64(n) for n in (27, 30, 31, 11))
 
 
-def mix(value: np.ndarray | np.uint64) -> np.ndarray:
-    """SplitMix64's finaliser, a bijection of uint64."""
-    mixed = np.array(value, np.uint64, ndmin=1)
-    mixed = (mixed ^ (mixed >> _S30)) * _MIX_1
-    mixed = (mixed ^ (mixed >> _S27)) * _MIX_2
-    return (mixed ^ (mixed >> _S31)).reshape(np.shape(value))
+def mix(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser, a bijection of uint64, of an array of them."""
+    mixed = values ^ (values >> _S30)
+    mixed *= _MIX_1
+    mixed ^= mixed >> _S27
+    mixed *= _MIX_2
+    mixed ^= mixed >> _S31
+    return mixed
 
 
 def stream(seed: int, name: str) -> np.uint64:
@@ -33,17 +36,20 @@ def stream(seed: int, name: str) -> np.uint64:
 
 def decision_seeds(key: np.uint64, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
     """uint64 [B], one seed per (episode [B], step [B])."""
-    with np.errstate(over="ignore"):
-        episodes = mix(key + np.asarray(episode).astype(np.uint64) * _GOLDEN)
-        return mix(episodes + np.asarray(step).astype(np.uint64) * _GOLDEN)
+    episodes = mix(np.asarray(episode).astype(np.uint64) * _GOLDEN + key)
+    return mix(np.asarray(step).astype(np.uint64) * _GOLDEN + episodes)
+
+
+@functools.cache
+def _counters(num: int) -> np.ndarray:
+    return np.arange(1, num + 1, dtype=np.uint64) * _GOLDEN
 
 
 def uniform(seeds: np.ndarray, num: int) -> np.ndarray:
     """float64 [B, num] in [0, 1), row i a function of ``seeds[i]`` alone."""
-    with np.errstate(over="ignore"):
-        counters = np.arange(1, num + 1, dtype=np.uint64) * _GOLDEN
-        bits = mix(seeds[:, None] + counters[None, :])
-    return (bits >> _S11).astype(np.float64) * (1.0 / (1 << 53))
+    bits = mix(seeds[:, None] + _counters(num))
+    bits >>= _S11
+    return bits * (1.0 / (1 << 53))
 
 
 def normal(seeds: np.ndarray, num: int) -> np.ndarray:

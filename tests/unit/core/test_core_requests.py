@@ -1,0 +1,40 @@
+"""Requests are repeated under their id and answered once, over real links."""
+
+from rollbus_core.requests import Replies, Requests
+from rollbus_wire.link import local_pair
+from rollbus_wire.messages import Done, ListMembers, Ping
+
+
+def test_a_repeated_request_is_handled_once_and_answered_again():
+    ours, theirs = local_pair()
+    requests, replies = Requests(ours, repeat_s=0.0), Replies(theirs)
+    got = []
+    requests.ask(ListMembers(), got.append)
+    requests.poll()  # overdue at once: sent again under the same id
+    first, second = theirs.recv(), theirs.recv()
+    assert first.id == second.id
+    assert not replies.known(first)
+    assert replies.known(second), "the repeat is known, though there is no answer yet"
+    replies.answer(first, Done({"n": 1}))
+    assert replies.known(second), "now the repeat gets the answer, too"
+    busy, others = requests.poll()
+    assert busy and not others and got == [Done({"n": 1})]
+    assert requests.late == 1, "the second copy of the answer is dropped and counted"
+
+
+def test_what_is_no_reply_is_handed_on():
+    ours, theirs = local_pair()
+    requests = Requests(ours)
+    theirs.send(Ping())
+    _, others = requests.poll()
+    assert [e.message for e in others] == [Ping()]
+
+
+def test_a_forgotten_request_is_late():
+    ours, theirs = local_pair()
+    requests = Requests(ours)
+    request = requests.ask(ListMembers(), lambda _: 1 / 0)
+    requests.forget(request)
+    theirs.send(Done(), re=request)
+    requests.poll()
+    assert requests.late == 1 and len(requests) == 0
