@@ -56,7 +56,7 @@ class Session:
         poller.add(self.link)
         next_status = 0.0
         try:
-            for process in self._processes():
+            for process in layout(self.recipe):
                 self.launcher.up(process)
             while not (self._stop or self.member.stop_requested or self._over()):
                 poller.wait(TURN_S)
@@ -72,18 +72,6 @@ class Session:
             threading.Thread(target=prepare_drawing, daemon=True).start()
             self.launcher.down(self.recipe.deploy.stop_timeout_s)
             self.link.close()
-
-    def _processes(self) -> list[ProcessSpec]:
-        specs = []
-        for entry in self.recipe.deploy.processes:
-            roles = tuple(entry.split("+"))
-            count = max(
-                self.recipe.env.hubs if "hub" in roles else 1,
-                self.recipe.actor.count if "actor" in roles else 1,
-            )
-            further = tuple(role for role in roles if role != "evaluator")
-            specs += [ProcessSpec(roles, 0), *(ProcessSpec(further, i) for i in range(1, count))]
-        return specs
 
     def _handle(self, envelope: Envelope) -> None:
         message = envelope.message
@@ -139,3 +127,17 @@ def newest_checkpoint(paths: RunPaths) -> Path:
     """``best`` if there is one, else ``last``."""
     best = paths.checkpoints / "best"
     return best if best.exists() else paths.checkpoints / "last"
+
+
+def layout(recipe: Any) -> list[ProcessSpec]:
+    """The processes of a run, entry by entry of ``deploy.processes``.
+
+    The further processes of an entry hold those of its services of which there are that many.
+    """
+    counts = {"hub": recipe.env.hubs, "actor": recipe.actor.count}
+    specs = []
+    for entry in recipe.deploy.processes:
+        wanted = {role: counts.get(role, 1) for role in map(str.strip, entry.split("+"))}
+        for index in range(max(wanted.values())):
+            specs.append(ProcessSpec(tuple(role for role, n in wanted.items() if n > index), index))
+    return specs

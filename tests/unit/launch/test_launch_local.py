@@ -83,6 +83,19 @@ def test_scale_up_and_down(launcher: LocalLauncher) -> None:
     poll_until(launcher, lambda: [p["state"] for p in launcher.ps()] == ["up", "ended", "ended"])
 
 
+def test_scaling_leaves_other_services_as_they_are(launcher: LocalLauncher) -> None:
+    launcher.script.write_text("import time; time.sleep(60)")
+    launcher.up(ProcessSpec(("hub", "actor"), 0))
+    launcher.scale("actor", 3)
+    assert [p["name"] for p in launcher.ps()] == ["hub+actor-0", "actor-1", "actor-2"]
+    launcher.scale("actor", 2)
+    poll_until(launcher, lambda: [p["state"] for p in launcher.ps()] == ["up", "up", "ended"])
+    launcher.scale("actor", 1)
+    poll_until(launcher, lambda: [p["state"] for p in launcher.ps()] == ["up", "ended", "ended"])
+    launcher.scale("actor", 2)
+    assert [p["state"] for p in launcher.ps()] == ["up", "up", "ended"]
+
+
 def test_a_process_that_ignores_sigterm_is_killed_in_time(launcher: LocalLauncher) -> None:
     launcher.script.write_text(
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"

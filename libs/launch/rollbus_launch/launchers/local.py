@@ -53,15 +53,16 @@ class LocalLauncher:
         self._start(entry)
 
     def scale(self, role: str, count: int) -> None:
+        """Processes of ``role`` alone come and go; one that holds other services too stays."""
         like = [p for p in self._processes.values() if role in p.spec.roles and not p.finished]
-        for entry in like[count:]:
+        alone = [p for p in like if p.spec.roles == (role,)]
+        for entry in alone[max(0, len(alone) - max(0, len(like) - count)) :]:
             entry.leaving = True
             _signal(entry, signal.SIGTERM)
-        roles = next((p.spec.roles for p in self._processes.values() if role in p.spec.roles), (role,))
-        taken = {p.spec.index for p in like[:count]}
+        taken = {p.spec.index for p in like}
         free = (i for i in range(10**6) if i not in taken)
         for _ in range(count - len(like)):
-            self.up(ProcessSpec(roles, next(free)))
+            self.up(ProcessSpec((role,), next(free)))
 
     def ps(self) -> list[dict[str, object]]:
         return [
