@@ -19,7 +19,10 @@ from rollbus_launch.session import layout
             ["deploy.processes=[broker, hub+actor+evaluator, learner]", "env.hubs=2", "actor.count=3"],
             "broker-0 hub+actor+evaluator-0 hub+actor-1 actor-2 learner-0",
         ),
-        (["deploy.processes=[broker + learner, actor+hub]", "env.hubs=2"], "broker+learner-0 actor+hub-0 hub-1"),
+        (
+            ["deploy.processes=[broker+learner, actor + hub]", "env.hubs=2"],
+            "broker+learner-0 actor+hub-0 hub-1",
+        ),
     ],
 )  # fmt: skip
 def test_each_service_runs_as_often_as_the_recipe_says(
