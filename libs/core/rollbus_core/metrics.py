@@ -52,7 +52,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if not rows:
         return {"env_steps": 0, "env_steps_per_s": 0.0, "updates": 0, "wall_s": 0.0, "mean_return": None,
-                "lag_mean": None, "lag_max": None}  # fmt: skip
+                "lag": None, "lag_max": None}  # fmt: skip
     num_steps, duration_s = 0.0, 0.0
     for part in _starts(rows):
         num_steps += part[-1]["env_steps"] - part[0]["env_steps"]
@@ -64,7 +64,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "updates": last["update"],
         "wall_s": last["time"] - rows[0]["time"],
         "mean_return": _recent_return(rows),
-        "lag_mean": statistics.fmean(lags) if lags else None,
+        "lag": statistics.fmean(lags) if lags else None,
         "lag_max": max((row["lag_max"] for row in rows if row.get("lag_max") is not None), default=None),
     }
 

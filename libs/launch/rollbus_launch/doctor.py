@@ -106,7 +106,7 @@ def backends() -> Iterator[Check]:
     for name in lookup.names("rollbus_accel.backends"):
         backend = lookup.find("rollbus_accel.backends", name).backend
         ok, reason = backend.available()
-        yield Check("backend", name, ok, backend.device if ok else reason, reason)
+        yield Check("backend", name, ok, backend.device if ok else "absent", reason)
 
 
 def plugins() -> Iterator[Check]:

@@ -49,6 +49,10 @@ class Running:
         """Whether every episode of the list has ended."""
         return bool(self._pair.episodes.done)
 
+    def expect_another(self) -> None:
+        """Environments that dialled in are asked to wait for the next evaluation."""
+        self._pair.hub.followed = True
+
     def result(self) -> Evaluation:
         """The figures; only when `done`."""
         pair, settings = self._pair, self.settings

@@ -86,8 +86,12 @@ class Evaluator(Service):
         for service in running.services:
             busy |= service.poll()
         if running.done:
+            evaluation, wanted = running.result(), self.resolved.recipe.stop_when.eval_return
+            enough = wanted is not None and evaluation.mean_return >= wanted
+            if not (saved.final or enough):
+                running.expect_another()
             self._end()
-            self._report(saved, running.result())
+            self._report(saved, evaluation)
             return True
         return busy
 

@@ -37,8 +37,6 @@ def text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
-    if isinstance(value, int):
-        return f"{value:,}"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)

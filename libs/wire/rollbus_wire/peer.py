@@ -291,7 +291,7 @@ def _session(env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bo
             _raise_if_refused(peer)
             if peer.goodbye is not None:
                 log.info("the hub says goodbye: %s", peer.goodbye.reason or "no reason given")
-                return True
+                return not peer.goodbye.again
             patience_s = 3 * peer.welcome.heartbeat_s if peer.welcome else HELLO_S
             if peer.forgotten or time.monotonic() - peer.heard > patience_s:
                 reason = "dials in again"

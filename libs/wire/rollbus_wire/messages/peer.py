@@ -94,3 +94,5 @@ class Goodbye(Message):
     """The sender ends the session."""
 
     reason: str = ""
+    #: Another hub will follow at this address: the peer dials in anew and waits for it.
+    again: bool = False
