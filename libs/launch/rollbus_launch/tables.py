@@ -7,8 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+#: Characters of a line that goes to a file or a pipe.
+FILE_WIDTH = 160
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
@@ -21,12 +25,17 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = "") -
     if as_json:
         print(json.dumps(list(rows), indent=1, default=str))
         return
-    table = Table(title=title or None, title_justify="left", header_style="bold")
-    for key in rows[0] if rows else ():
-        table.add_column(key.replace("_", " "))
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, FILE_WIDTH)
+    table = Table(
+        title=title or None, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+    )
+    for place, key in enumerate(rows[0] if rows else ()):
+        table.add_column(key.replace("_", " "), overflow="fold", no_wrap=place == 0)
     for row in rows:
         table.add_row(*(text(value) for value in row.values()))
-    Console().print(table)
+    console.print(table)
 
 
 def text(value: Any) -> str:
@@ -36,7 +45,8 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+        size = abs(value)
+        return f"{value:.0f}" if size >= 1000 else f"{value:.1f}" if size >= 100 else f"{value:.3g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)
