@@ -371,3 +371,16 @@ def test_a_killed_peer_is_replaced_by_the_next(endpoint, process):
         client.wait_peer(5)
         assert client.reset(SEEDS)["obs"].shape == (2, 2)
     serving.end()
+
+
+def test_a_goodbye_with_again_waits_for_the_next_hub(endpoint):
+    serving = Serving(endpoint)
+    with Client(endpoint) as client:
+        client.wait_peer(5)
+        client.link.send(Goodbye("one evaluation is over", again=True), to=client._peer)
+        client._peer = b""  # it has been said
+    with Client(endpoint) as client:
+        client.wait_peer(10)
+        assert serving.thread.is_alive()
+    serving.thread.join(5)
+    serving.end()

@@ -75,6 +75,8 @@ class Hub(Service):
         self.index, self.row_offset, self.run_id = index, row_offset, run_id
         self.env, self.episodes, self.counters = env, episodes, Counters()
         self.slices: dict[str, Slice] = {}
+        #: Another hub will follow at the address of the peers: they are asked to stay.
+        self.followed = False
         self._sizes = split(num_rows, num_slices)
         self._settings = SliceSettings(
             env.time_limit, env.action_repeat, env.frame_stack, env.tick_deadline_s, record
@@ -161,7 +163,7 @@ class Hub(Service):
         """Close peers, environments, workers and links. What hangs is killed."""
         if self.member is not None:
             self.member.leave("stopped")
-        self._peers.close("the hub stops")
+        self._peers.close("the hub stops", again=self.followed)
         for env in self._envs:
             env.close()
         if self._workers is not None:

@@ -85,10 +85,10 @@ class Peers:
         for session in self._sessions.values():
             session.pinged = 0.0
 
-    def close(self, reason: str) -> None:
-        """Say goodbye to all."""
+    def close(self, reason: str, *, again: bool = False) -> None:
+        """Say goodbye to all; ``again``: they shall wait for the next hub."""
         for session in self._sessions.values():
-            session.tell(Goodbye(reason=reason))
+            session.tell(Goodbye(reason=reason, again=again))
             if session.serve:
                 session.serve()
         self._sessions.clear()

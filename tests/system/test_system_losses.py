@@ -1,0 +1,165 @@
+"""Processes that are killed, interrupted or fail: training goes on, or ends and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Runner, wait_for
+from system_kit import (
+    PATIENCE_S,
+    audit,
+    descendants,
+    end,
+    living,
+    long_run,
+    member,
+    runtime_folders,
+    services_of,
+    wait_for_steps,
+)
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def episodes(run: Path) -> Iterator[int]:
+    """Ids of the episodes that were learned from."""
+    for line in (run / "audit" / "applied.jsonl").read_text().splitlines():
+        yield from (episode for row in json.loads(line)["rows"] for episode, _, _ in row)
+
+
+@pytest.mark.parametrize("placement", ["inline", "workers"])
+def test_a_killed_hub_comes_back_with_new_episodes(rollbus: Runner, placement: str) -> None:
+    run = rollbus.folder / "run"
+    process = long_run(rollbus, run, f"env.placement={placement}")
+    wait_for_steps(rollbus, run, 2000, process)
+    victim = member(rollbus, run, "hub-0")["pid"]
+    os.kill(victim, signal.SIGKILL)
+    wait_for(
+        lambda: any(m["name"] == "hub-0" and m["pid"] != victim for m in rollbus.members(run)),
+        PATIENCE_S, "another hub process",
+    )  # fmt: skip
+    wait_for_steps(rollbus, run, 3000, process)
+    errors = end(process)
+    assert "hub-0 ended by signal SIGKILL" in errors
+    total, problems = audit(run)
+    assert total > 5000 and not problems, problems[:5]
+    assert {episode >> 48 for episode in episodes(run)} == {0, 1}, "both incarnations were learned from"
+
+
+def test_a_killed_broker_adopts_what_it_had(rollbus: Runner) -> None:
+    run = rollbus.folder / "run"
+    process = long_run(rollbus, run)
+    before = wait_for_steps(rollbus, run, 2000, process)
+    pids = {m["name"]: m["pid"] for m in rollbus.members(run)}
+    os.kill(pids["broker-0"] if "broker-0" in pids else broker_pid(run), signal.SIGKILL)
+    wait_for_steps(rollbus, run, 3000, process)
+    after = {m["name"]: m["pid"] for m in rollbus.members(run)}
+    for name in ("hub-0", "actor-0", "learner-0"):
+        assert after[name] == pids[name], f"{name} lives on"
+    assert json.loads((run / "store" / "boot.json").read_text())["boot"] == 2
+    end(process)
+    total, problems = audit(run)
+    assert total > before and not problems, problems[:5]
+    updates = [row["update"] for row in rollbus.lines(run / "metrics.jsonl")]
+    assert updates == list(range(1, len(updates) + 1)), "no update is missing or made twice"
+
+
+def broker_pid(run: Path) -> int:
+    return next(pid for pid, command in services_of(run) if " broker " in f"{command} ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_the_launcher_ends_nothing_is_left(rollbus: Runner, number: signal.Signals) -> None:
+    run = rollbus.folder / "run"
+    process = long_run(rollbus, run, "env.placement=workers", "env.workers=2")
+    wait_for_steps(rollbus, run, 500, process)
+    children = descendants(process.pid)
+    assert len(children) >= 6, "broker, hub, actor, learner and two workers"
+    began = time.monotonic()
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    process.communicate(timeout=PATIENCE_S)
+    wait_for(lambda: not living(children), PATIENCE_S, "the end of all processes")
+    assert time.monotonic() - began < 20
+    assert services_of(run) == []
+    if number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+        rollbus("doctor")
+    else:
+        assert process.returncode == 130
+        assert (run / "checkpoints" / "last").exists()
+    assert runtime_folders(rollbus) == []
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from rollbus_envs import toy
+
+needs = []
+
+
+@dataclass
+class Config:
+    every_episode: bool = False
+
+
+def make(config, num_rows):
+    env = toy.make(toy.Config(kind="counter", lengths=[60]), num_rows)
+    plain, done = env.step, [0]
+
+    def step(rows, actions, observe):
+        done[0] += 1
+        if done[0] == 50 or (done[0] > 50 and not config.every_episode):
+            if config.every_episode:
+                done[0] = 0
+            raise RuntimeError("the gripper is stuck")
+        return plain(rows, actions, observe)
+
+    env.step = step
+    return env
+"""
+
+
+@pytest.mark.parametrize("placement", ["inline", "workers"])
+def test_an_exception_of_the_environment_reaches_the_terminal(rollbus: Runner, placement: str) -> None:
+    """Service, stage and traceback, from a plug-in in the working folder."""
+    folder = rollbus.folder / "mine"
+    folder.mkdir()
+    (folder / "stuck.py").write_text(PLUGIN)
+    recipe = rollbus.folder / "stuck.yaml"
+    recipe.write_text(
+        "run: {total_steps: 100000}\nenv: {name: mine.stuck, num_envs: 8}\n"
+        "algorithm: {name: ppo, num_steps: 16, minibatches: 2}\n"
+    )
+    run = rollbus.folder / "run"
+    done = rollbus("train", str(recipe), f"env.placement={placement}", "--run-dir", str(run))
+    assert done.returncode == 2, done.stderr
+    assert "hub-0 failed in stage" in done.stderr or "hub-0, stage" in done.stderr
+    assert "RuntimeError: the gripper is stuck" in done.stderr
+    assert "stuck.py" in done.stderr and "Traceback" in done.stderr
+    assert runtime_folders(rollbus) == []
+
+
+def test_an_exception_now_and_then_is_shown_while_training_goes_on(rollbus: Runner) -> None:
+    folder = rollbus.folder / "mine"
+    folder.mkdir()
+    (folder / "stuck.py").write_text(PLUGIN)
+    recipe = rollbus.folder / "stuck.yaml"
+    recipe.write_text(
+        "run: {total_steps: 2560}\nenv: {name: mine.stuck, num_envs: 8, every_episode: true}\n"
+        "algorithm: {name: ppo, num_steps: 16, minibatches: 2}\n"
+    )
+    command = Path(rollbus.command()[0]).with_name("rollbus")
+    rollbus.command = lambda *arguments: [str(command), *map(str, arguments)]  # type: ignore[method-assign]
+    done = rollbus("train", str(recipe), "eval.episodes=1", "--run-dir", str(rollbus.folder / "run"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("RuntimeError: the gripper is stuck") <= 3, "told once, not at every episode"
+    assert "hub-0, stage" in done.stderr and "stuck.py" in done.stderr
