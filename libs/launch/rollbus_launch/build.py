@@ -106,9 +106,10 @@ def _actor(context: _Context, spec: EnvSpec) -> Service:
     recipe, paths, producer = context.recipe, context.paths, secrets.token_hex(8)
     import_torch(recipe.actor.threads, recipe.run.deterministic, recipe.run.seed)
     policy = make_policy(recipe, spec, critic="value" in context.resolved.feed.extras)
+    settings = recipe.actor
     return Actor(
-        f"actor-{context.index}", recipe.actor,
-        engine=make_engine(recipe.actor.engine, policy, device=recipe.actor.device, threads=recipe.actor.threads),
+        f"actor-{context.index}", settings,
+        engine=make_engine(settings.engine, policy, device=settings.device, threads=settings.threads),
         policy_spec=policy.spec, feed=context.resolved.feed, seed=recipe.run.seed,
         noise_stream=ACTION_NOISE, mode="sample", deterministic=recipe.run.deterministic,
         registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),

@@ -75,7 +75,9 @@ class StepOptimiser:
             given = {int(index): value for index, value in state[name].items()}
             shapes = [tuple(given[i].shape) if i in given else None for i in range(len(mine))]
             if len(given) != len(mine) or shapes != [tuple(t.shape) for t in mine]:
-                raise ValueError(f"optimiser state {name!r} of step {self.step.name!r} does not fit: {shapes}")
+                raise ValueError(
+                    f"optimiser state {name!r} of step {self.step.name!r} does not fit: {shapes}"
+                )
             for index, tensor in enumerate(mine):
                 tensor.copy_(given[index])
 
