@@ -136,6 +136,10 @@ def test_overrides(refuse, override):
         (["env.listen=tcp://127.0.0.1:5555", "env.placement=workers"], "env.listen: has no effect"),
         (["eval.listen=tcp://127.0.0.1:5555"], "eval.listen: has no effect"),
         (["eval.start_return=1"], "eval.start_return: has no effect"),
+        (["env.placement=dial_in"], "eval.listen (default): is empty, but env.placement is dial_in"),
+        (["env.placement=dial_in", "eval.listen=tcp://0.0.0.0:5555"], "command line: eval.listen: tcp://0.0.0.0:5555 is reachable from other machines"),
+        (["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5555", "env.listen=127.0.0.1:1"], "env.listen: address '127.0.0.1:1' is neither ipc://PATH nor tcp://HOST:PORT"),
+        (["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5555", "env.listen=tcp://127.0.0.1:5555"], "give each an address of its own"),
         (["stop_when.episodes=5"], "stop_when.episodes: has no effect"),
         (["env.num_envs=9", "env.num_slices=1", "algorithm.num_steps=1"], "with env.num_envs = 9, env.num_slices = 1: env.num_envs x algorithm.num_steps = 9 is no multiple of 4"),
     ],
@@ -171,7 +175,7 @@ def test_missing_package(tmp_path):
     assert text.endswith("run: pip install 'no_such_simulator[extra]'")
     assert load_resolved(path).recipe.env.name == "config_fakes.lacking"
     # Environments that dial in bring their own interpreter.
-    load(path, ["env.placement=dial_in"])
+    load(path, ["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5556"])
 
 
 @pytest.mark.parametrize("name", ["gymnasium", "vector"])
@@ -190,4 +194,4 @@ def test_packages_that_depend_on_settings(tmp_path, monkeypatch, name, package, 
         f"run: pip install 'gymnasium[{extra}]'"
     )
     load(path, ["env.id=CartPole-v1"])
-    load(path, ["env.placement=dial_in"])
+    load(path, ["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5556"])

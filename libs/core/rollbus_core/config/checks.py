@@ -12,6 +12,8 @@ from rollbus_core.config.recipe import Recipe
 from rollbus_core.config.source import DEFAULT
 from rollbus_core.feed import Feed
 from rollbus_wire import lookup
+from rollbus_wire.errors import BindRefused
+from rollbus_wire.sockets import check_bind
 
 #: The services of a run; ``deploy.processes`` lays out each exactly once.
 SERVICES = ("broker", "hub", "actor", "learner")
@@ -37,6 +39,7 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
         *_arrangement(recipe),
         *_determinism(recipe),
         *_evaluation(recipe),
+        *_addresses(recipe),
         *_processes(recipe),
         *_files(recipe),
         *_without_effect(recipe, origins),
@@ -146,6 +149,24 @@ def _evaluation(recipe: Recipe) -> Iterator[tuple[str, str]]:
             "stop_when.episodes",
             f"asks for {stop.episodes} episodes, but an evaluation has eval.episodes = {evaluation.episodes}",
         )
+
+
+def _addresses(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.env.placement != "dial_in":
+        return
+    given = {"env.listen": recipe.env.listen, "eval.listen": recipe.eval.listen}
+    for key, address in given.items():
+        try:
+            check_bind(address or "ipc:///")
+        except BindRefused as error:
+            yield key, str(error)
+    if not recipe.eval.listen:
+        yield (
+            "eval.listen",
+            "is empty, but env.placement is dial_in: environments for evaluation dial in there; set it",
+        )
+    elif recipe.env.listen == recipe.eval.listen:
+        yield "eval.listen", f"is {recipe.eval.listen}, as env.listen is; give each an address of its own"
 
 
 def _processes(recipe: Recipe) -> Iterator[tuple[str, str]]:
