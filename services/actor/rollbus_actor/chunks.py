@@ -38,8 +38,8 @@ def chunk_layout(
             f"(it has: {', '.join(policy.extras) or 'none'})"
         )
     t = feed.num_decisions
-    # Room for twice an end of every row, so that short chunks are seldom cut for want of finals.
-    num_finals = min(t * num_rows, max(8, 2 * num_rows, t * num_rows // 4))
+    # A chunk is cut for want of finals: never a small one, a large one where episodes are about 4 steps.
+    num_finals = min(t * num_rows, max(64, 2 * num_rows, t * num_rows // 4))
     sizes = {"num_decisions": t, "num_rows": num_rows, "num_finals": num_finals}
     columns = chunk_columns(
         {key: (item.dtype, item.shape) for key, item in spec.observation.items()},

@@ -66,14 +66,21 @@ def test_rows_may_be_missing_in_ticks(tmp_path: Path, num_decisions: int) -> Non
 
 
 def test_finals_overflow_cuts_the_chunk(tmp_path: Path) -> None:
-    # 8 decisions x 2 rows have room for 8 finals; every step ends an episode on both rows.
-    rig = Rig(tmp_path, [ScriptedHub([1, 1])], feed=feed(8))
+    # 64 decisions x 2 rows have room for 64 finals; every step ends an episode on both rows.
+    rig = Rig(tmp_path, [ScriptedHub([1, 1])], feed=feed(64))
     rig.run(lambda: len(rig.store.chunks) >= 3)
     for chunk, commit in zip(rig.store.chunks, rig.store.commits, strict=True):
-        assert chunk["lengths"].tolist() == [4, 4] and commit.num_finals == 8
-        assert sorted(chunk["final_slot"][:4].ravel().tolist()) == list(range(8))
+        assert chunk["lengths"].tolist() == [32, 32] and commit.num_finals == 64
+        assert sorted(chunk["final_slot"][:32].ravel().tolist()) == list(range(64))
     found = decisions(rig.store.chunks, 1)
-    assert found == stream_of(1, 12)
+    assert found == stream_of(1, 96)
+
+
+def test_small_chunks_have_room_for_any_number_of_finals(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [ScriptedHub([1, 1])], feed=feed(8))
+    rig.run(lambda: len(rig.store.chunks) >= 2)
+    for chunk, commit in zip(rig.store.chunks, rig.store.commits, strict=True):
+        assert chunk["lengths"].tolist() == [8, 8] and commit.num_finals == 16
 
 
 def test_a_ticket_may_be_for_less(tmp_path: Path) -> None:
