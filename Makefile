@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+# Compiling all of torch takes longer than unpacking it; WARM compiles what a run imports.
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
+WARM := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m rollbus_launch.warm
 TORCH := torch==2.13.0
 PACKAGES := -e libs/wire -e libs/envs
 export OMP_NUM_THREADS ?= 1
@@ -23,10 +25,12 @@ $(VENV)/.torch: | $(BIN)/python
 
 $(VENV)/.quickstart: $(VENV)/.torch pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt $(PACKAGES) -e ".[quickstart]"
+	@$(WARM)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
 	$(PIP) -c constraints.txt $(PACKAGES) -e ".[dev]"
+	@$(WARM)
 	@touch $@ $(VENV)/.quickstart
 
 quickstart: $(VENV)/.quickstart  ## install for the CPU, train CartPole, evaluate it
