@@ -25,11 +25,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str) -> dict[str, Any]:
-    """Compute and write summary.json from metrics.jsonl and evaluations.jsonl."""
+def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str, total_steps: int) -> dict[str, Any]:
+    """Compute and write summary.json from metrics.jsonl and evaluations.jsonl.
+
+    ``stopped_by``: who ended the run before the learner did, or "".
+    """
     evaluations = read_lines(paths.evaluations)
     data = summary(read_lines(paths.metrics))
-    data |= {"wall_s": wall_s, "stopped_by": stopped_by}
+    data |= {"wall_s": wall_s, "stopped_by": stopped_by or _end_of(data["env_steps"], total_steps)}
     if evaluations:
         by_best = stopped_by == "evaluation"
         chosen = max(evaluations, key=lambda e: e["mean_return"]) if by_best else evaluations[-1]
@@ -37,6 +40,10 @@ def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str) -> dict[st
         data["mean_return"] = chosen["mean_return"]
     paths.summary.write_text(json.dumps(data, indent=1))
     return data
+
+
+def _end_of(env_steps: int, total_steps: int) -> str:
+    return "total_steps" if env_steps >= total_steps else "wall_limit"
 
 
 def prepare_drawing() -> None:

@@ -64,7 +64,10 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
     finally:
         remove_dead()
     summary = write_summary(
-        paths, wall_s=time.monotonic() - started, stopped_by=session.stopped_by or "total_steps"
+        paths,
+        wall_s=time.monotonic() - started,
+        stopped_by=session.stopped_by,
+        total_steps=resolved.recipe.run.total_steps,
     )
     _say_where(paths, summary)
     return summary, paths
