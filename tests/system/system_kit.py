@@ -13,7 +13,7 @@ import numpy as np
 from conftest import TINY, Runner, wait_for
 
 #: Times are for a slow machine that does other things as well; a run that works needs a fraction.
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 
 
 def long_run(rollbus: Runner, run: Path, *overrides: str) -> subprocess.Popen[str]:

@@ -14,6 +14,7 @@ import pytest
 from conftest import TINY, Runner, wait_for
 from system_kit import PATIENCE_S, assert_same_weights, runtime_folders, wait_for_steps
 
+pytestmark = pytest.mark.timeout(400)
 DETERMINISTIC = ("run.deterministic=true", "algorithm.max_lag=0")
 
 
@@ -29,7 +30,7 @@ def test_local_link_and_sockets_give_the_same_weights(rollbus: Runner, kind: str
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         summary = json.loads((runs[-1] / "summary.json").read_text())
-        assert summary["updates"] >= 20 and summary["env_steps"] >= 2560 and summary["lag_max"] == 0
+        assert summary["updates"] == 20 and summary["env_steps"] >= 2560 and summary["lag_max"] == 0
     assert_same_weights(*runs)
     first, second = (rollbus.lines(run / "metrics.jsonl") for run in runs)
     for name in ("return_mean", "policy_loss", "entropy"):

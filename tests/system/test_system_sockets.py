@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import RECIPES, TINY, Runner, wait_for
+from conftest import TINY, Runner, wait_for
 from system_kit import PATIENCE_S, descendants, end, long_run, wait_for_steps
 
-CARTPOLE = str(RECIPES / "cartpole_ppo.yaml")
+pytestmark = pytest.mark.timeout(400)
 
 
 def listening(pids: list[int]) -> list[tuple[str, int]]:
