@@ -122,6 +122,8 @@ def test_doctor_explains_what_is_missing(rollbus: Runner) -> None:
     assert rows["backend cpu"]["ok"]
     for row in rows.values():
         assert row["ok"] or row["fix"], row
+    assert rows["package torch"]["needed"] is True
+    assert rows["package numba"]["needed"] is False
 
 
 def test_commands_without_a_run_say_so(rollbus: Runner) -> None:
@@ -129,6 +131,26 @@ def test_commands_without_a_run_say_so(rollbus: Runner) -> None:
         done = rollbus(*arguments)
         assert done.returncode == 2
         assert "not a run folder" in done.stderr
+    done = rollbus("scale", "actor=2", "no/such/run")
+    assert "no/such/run is not a run folder" in done.stderr
+
+
+def test_usage_errors_show_the_usage_of_the_command(rollbus: Runner) -> None:
+    done = rollbus("stop", "--now")
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: rollbus stop ") and "unrecognized arguments: --now" in done.stderr
+
+
+def test_episodes_are_checked_before_the_checkpoint(rollbus: Runner) -> None:
+    run = rollbus.folder / "run"
+    run.mkdir()
+    shutil.copy(CARTPOLE, run / "config.yaml")
+    for arguments, text in (
+        (["--episodes", "0"], "--episodes 0: must be at least 1"),
+        (["--seed", str(2**63)], "--seed 9223372036854775808: must be"),
+    ):
+        done = rollbus("eval", str(run), *arguments)
+        assert done.returncode == 2 and text in done.stderr
 
 
 @pytest.mark.parametrize("placement", ["inline", "workers"])
@@ -149,3 +171,22 @@ def test_the_console_script_finds_plugins_in_the_working_folder(rollbus: Runner,
     assert done.returncode == 0, done.stderr
     assert (rollbus.folder / "made").exists()
     assert json.loads((rollbus.folder / "run/summary.json").read_text())["updates"] > 0
+
+
+def test_a_wrong_environment_id_ends_at_once_in_every_layout(rollbus: Runner) -> None:
+    for processes in ("[broker, hub, actor, learner]", "[broker, hub+actor+evaluator, learner]"):
+        done = rollbus(
+            "train", CARTPOLE, "env.id=NoSuch-v0", f"deploy.processes={processes}", "--run-dir",
+            str(rollbus.folder / processes[13]), timeout=90,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert "start environments" in done.stderr and "NoSuch" in done.stderr
+        assert done.stderr.count("doesn't exist") == 1, done.stderr
+
+
+def test_another_policy_does_not_go_on_from_the_checkpoint(rollbus: Runner) -> None:
+    run = str(rollbus.folder / "run")
+    assert rollbus("train", TINY, "run.total_steps=256", "--run-dir", run).returncode == 0
+    done = rollbus("train", TINY, "run.total_steps=512", "policy.hidden=[32]", "--run-dir", run)
+    assert done.returncode == 2
+    assert "policy.hidden is [32]" in done.stderr and "run.resume=never" in done.stderr

@@ -95,6 +95,25 @@ def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
     return manifest
 
 
+def newest_whole(folder: Path) -> tuple[Path, list[str]]:
+    """The newest checkpoint that is not damaged, and what is wrong with newer ones.
+
+    Raises `CheckpointError` if none is whole.
+    """
+    problems: list[str] = []
+    for path in reversed(listed(folder)):
+        try:
+            read_manifest(path)
+        except CheckpointError as error:
+            problems.append(str(error))
+        else:
+            return path, problems
+    raise CheckpointError(
+        "no checkpoint of this run can be read; use another --run-dir, or run.resume=never to begin "
+        "anew:\n" + "\n".join(problems)
+    )
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hex."""
     with open(path, "rb") as file:

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,9 +78,8 @@ class RunPaths:
         try:
             for folder in (self.root, self.logs, self.checkpoints, self.store):
                 folder.mkdir(parents=True, exist_ok=True)
-            probe = self.root / ".writable"
-            probe.write_bytes(b"")
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
         except OSError as error:
             raise ConfigError(
                 f"run folder {self.root} cannot be written: {error.strerror}; "

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, rest = parser.parse_known_args(argv)
     settings = [token for token in rest if "=" in token and not token.startswith("-")]
     if settings != rest or (rest and not hasattr(arguments, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        subparsers.choices[arguments.command].error(f"unrecognized arguments: {' '.join(rest)}")
     if settings:  # key=value may stand after an option, too
         arguments.overrides += settings
     try:

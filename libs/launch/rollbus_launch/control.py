@@ -16,6 +16,8 @@ LATEST = Path("runs/latest")
 def run_paths(run_dir: str | None) -> RunPaths:
     """Paths of ``run_dir``, or of the newest run."""
     folder = Path(run_dir) if run_dir else LATEST
+    if not run_dir and not folder.exists():
+        raise ConfigError("there is no runs/latest here; name the run folder, or train something first")
     if not (folder / "config.yaml").exists():
         raise ConfigError(f"{folder} is not a run folder: it has no config.yaml")
     return RunPaths(folder)

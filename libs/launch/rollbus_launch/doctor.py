@@ -40,6 +40,7 @@ class Check:
         return {
             "what": f"{self.kind} {self.name}".strip(),
             "ok": self.ok,
+            "needed": self.needed,
             "found": self.found,
             "fix": "" if self.ok else self.fix,
         }

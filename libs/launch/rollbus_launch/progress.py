@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 LINE_EVERY_S = 5.0
+#: Beyond this an estimate of the time left says nothing.
+MAX_ETA_S = 100 * 86400
 
 Members = Sequence[Mapping[str, Any]]
 
@@ -103,7 +105,7 @@ class Display:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def _line(self, s: Mapping[str, Any]) -> str:
-        eta = f", {s['eta_s']:.0f} s left" if s["eta_s"] is not None else ""
+        eta = f", {duration(s['eta_s'])} left" if s["eta_s"] is not None else ""
         return (
             f"{s['elapsed_s']:6.1f} s  {s['env_steps']:>9,} / {self.total_steps:,} steps  "
             f"{s['steps_per_s']:,.0f}/s  return {number(s['return_mean'])}  lag {number(s['lag'])}  "
@@ -119,11 +121,27 @@ class Display:
             ("return", number(s["return_mean"])),
             ("lag", f"{number(s['lag'])}   waiting for tickets {s['ticket_wait']:.0%}"),
             ("bottleneck", s["bottleneck"]),
-            ("time", f"{s['elapsed_s']:.0f} s" + (f", {s['eta_s']:.0f} s left" if s["eta_s"] else "")),
+            ("time", f"{s['elapsed_s']:.0f} s" + (f", {duration(s['eta_s'])} left" if s["eta_s"] else "")),
         ):  # fmt: skip
             table.add_row(Text(left, style="bold"), right)
         bar = ProgressBar(total=self.total_steps, completed=s["env_steps"], width=60)
         return Group(Text(self.title, style="bold"), bar, table)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: "42 s", "3 min 05 s", "1 h 05 min", "2 d 03 h"; "-" above 100 days."""
+    if seconds > MAX_ETA_S:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24:02} h"
 
 
 def number(value: Any) -> str:

@@ -37,6 +37,7 @@ class Session:
         self.launcher = LocalLauncher(paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit)
         self.link = ZmqLink.connect(paths.registry, paths.run_id)
         self.member = Member(self.link, "launcher", "launcher-0")
+        self.member.stage("watch")
         self.members: list[dict[str, Any]] = []
         self.evaluation: dict[str, Any] | None = None
         #: Failures that have been shown, by member.
@@ -108,8 +109,16 @@ class Session:
     def _on_exit(self, process: ProcessSpec, pid: int, reason: str) -> None:
         for role in process.roles:
             self.member.send(Gone(role=role, name=f"{role}-{process.index}", pid=pid, reason=reason))
-        if not reason.endswith("exit code 0"):
+        if self.launcher.restarts(process):  # else the reason ends the run, and is told then
             self.display.note(reason)
+            if "learner" in process.roles:
+                self.display.note(f"the learner starts again {self._resume_point()}")
+
+    def _resume_point(self) -> str:
+        last = self.paths.checkpoints / "last"
+        if self.recipe.run.resume == "never" or not last.exists():
+            return "from the beginning: there is no checkpoint to go on from"
+        return f"from checkpoint {last.resolve().name}"
 
     def _over(self) -> bool:
         """The learner has ended and its last checkpoint is evaluated (or waited for long enough)."""

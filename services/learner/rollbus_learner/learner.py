@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_accel.backends.base import choose, resolve_device
-from rollbus_core.checkpoints import listed, take_lineage
+from rollbus_core.checkpoints import listed, newest_whole, take_lineage
 from rollbus_core.feed import TRAINING_TABLE as TABLE
 from rollbus_core.feed import Feed
 from rollbus_core.log import get_logger
@@ -98,7 +98,7 @@ class Learner(Service):
         steps = self.trainer.counters.env_steps
         self._save_due = Every(self.recipe.checkpoint.every_steps, steps)
         self._eval_due = Every(self.recipe.eval.every_steps, steps)
-        self._started = self._free_since = self._row_at = time.monotonic()
+        self._started = self._free_since = self._row_at = self._last_save = time.monotonic()
         self._unpublished = self._image()
 
     def poll(self) -> bool:
@@ -280,7 +280,10 @@ class Learner(Service):
                 "give the folder of a run that has one"
             )
         if exists and mode != "never":
-            self.checkpoints.load("last", self.trainer.training)
+            path, problems = newest_whole(self.paths.checkpoints)
+            for problem in problems:
+                self.log.warning("checkpoint passed over", problem=problem)
+            self.checkpoints.load(path.name, self.trainer.training)
             self._saved_at = counters.updates
             self.log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)
         counters.lineage = take_lineage(self.paths.checkpoints)
@@ -289,7 +292,9 @@ class Learner(Service):
         steps = self.trainer.counters.env_steps
         wanted, recent = self.recipe.eval.start_return, self._returns.mean
         evaluate = self._eval_due.due(steps) and (wanted is None or (recent is not None and recent >= wanted))
-        if not evaluate and not self._save_due.due(steps):
+        every_s = self.recipe.checkpoint.every_s
+        late = bool(every_s) and time.monotonic() - self._last_save >= every_s
+        if not (evaluate or late or self._save_due.due(steps)):
             return
         path = self._save()
         self._save_due.done(steps)
@@ -301,7 +306,7 @@ class Learner(Service):
         began, counters = time.monotonic(), self.trainer.counters
         self.member.stage("checkpoint", CHECKPOINT_S)
         path = self.checkpoints.save(self.trainer.training, self._awaited)
-        self._saved_at = counters.updates
+        self._saved_at, self._last_save = counters.updates, time.monotonic()
         self._requests.ask(Durable(TABLE, counters.applied), lambda _: None)
         self._shares.add(time.monotonic(), time.monotonic() - began, 0)
         self.log.info("saved", checkpoint=path.name, env_steps=counters.env_steps)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 
 from rollbus_core.config import plugins
 from rollbus_core.config.nearest import hint
 from rollbus_core.config.recipe import Recipe
-from rollbus_core.config.source import DEFAULT
+from rollbus_core.config.source import COMMAND_LINE, DEFAULT
 from rollbus_core.feed import Feed
 from rollbus_wire import lookup
 from rollbus_wire.errors import BindRefused
@@ -56,9 +57,19 @@ def feed(recipe: Recipe, origins: Origins) -> tuple[Feed | None, list[str]]:
         )
     except ValueError as error:
         given = f"env.num_envs = {env.num_envs}, env.num_slices = {env.num_slices}"
-        where = _where("algorithm.name", origins)
-        return None, [f"{where}: algorithm {recipe.algorithm.name!r} with {given}: {error}"]
+        where, others = _blame(str(error), origins)
+        return None, [f"{where}: algorithm {recipe.algorithm.name!r} with {given}: {error}{others}"]
     return result, []
+
+
+def _blame(text: str, origins: Origins) -> tuple[str, str]:
+    """(the key of ``text`` that most likely has to change, where the other keys come from)."""
+    keys = [key for key in dict.fromkeys(re.findall(r"\b\w+\.\w+\b", text)) if key in origins]
+    if not keys:
+        return _where("algorithm.name", origins), ""
+    first = min(keys, key=lambda key: (COMMAND_LINE not in origins[key], origins[key] == DEFAULT))
+    others = ", ".join(f"{key} ({origins[key]})" for key in keys if key != first)
+    return _where(first, origins), f"; the other keys: {others}" if others else ""
 
 
 def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:

@@ -11,6 +11,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
+#: Largest seed: it travels as a signed 64-bit integer.
+MAX_SEED = 2**63 - 1
+
+
 def option(default: Any, description: str, unit: str = "", **checks: Any) -> Any:
     """A field with its meaning and unit."""
     extra: Any = {"unit": unit} if unit else None
@@ -29,7 +33,7 @@ class RunConfig(Section):
     """The run as a whole."""
 
     name: str = option("", "Name of the run folder under runs/; empty: recipe name and time.")
-    seed: int = option(1, "Seed of everything: episodes, exploration, initial weights.", ge=0)
+    seed: int = option(1, "Seed of everything: episodes, exploration, initial weights.", ge=0, le=MAX_SEED)
     total_steps: int = option(100_000, "Environment steps to train for.", "steps", ge=1)
     wall_limit_s: float = option(0.0, "Stop after this long; 0: no limit.", "s", ge=0)
     deterministic: bool = option(
@@ -108,7 +112,7 @@ class EvalConfig(Section):
     every_steps: int = option(0, "Evaluate a checkpoint about this often; 0: only at the end.", "steps", ge=0)
     episodes: int = option(20, "Episodes of one evaluation.", "episodes", ge=1)
     num_envs: int = option(20, "Rows that run at once; does not change results.", "rows", ge=1)
-    seed: int = option(1, "Seed of the episode list, apart from training's.", ge=0)
+    seed: int = option(1, "Seed of the episode list, apart from training's.", ge=0, le=MAX_SEED)
     mode: Literal["deterministic", "stochastic"] = option(
         "deterministic", "Mode of the policy or samples of it."
     )
@@ -127,7 +131,10 @@ class CheckpointConfig(Section):
     """Checkpoints."""
 
     every_steps: int = option(
-        0, "Save about this often; 0: only for evaluations and at the end.", "steps", ge=0
+        0, "Save about this often; 0: only by time, for evaluations and at the end.", "steps", ge=0
+    )
+    every_s: float = option(
+        60.0, "Save at least this often, so that a killed learner loses no more; 0: never by time.", "s", ge=0
     )
     keep: int = option(3, "Checkpoints kept besides best and last.", ge=1)
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-_CLOSE = 0.62
+#: A name of the same section is close from here on, one of another section only if it is nearly equal.
+_CLOSE, _CLOSE_ELSEWHERE = 0.57, 0.8
+#: How much less alike a name of the same section may be than one of another.
+_SAME_SECTION = 0.15
 
 
 def nearest(key: str, valid: Iterable[str]) -> str:
     """The key of ``valid`` (dotted) closest to ``key``, or "" if none is close.
 
-    Names are compared without their section; the same section breaks ties. Initials count as
+    Names are compared without their section; the same section is preferred. Initials count as
     close: ``lr`` is ``algorithm.learning_rate``.
     """
     section, _, name = key.rpartition(".")
-    best, best_score = "", _CLOSE
+    best, best_score = "", 0.0
     for candidate in valid:
         other_section, _, other = candidate.rpartition(".")
+        same = other_section == section
         score = _similarity(name, other)
-        if other_section == section:
-            score += 0.05
+        if score <= (_CLOSE if same else _CLOSE_ELSEWHERE):
+            continue
+        score += _SAME_SECTION if same else 0.0
         if score > best_score:
             best, best_score = candidate, score
     return best

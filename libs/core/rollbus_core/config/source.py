@@ -97,6 +97,8 @@ def read(path: Path) -> Document:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of a recipe (recipes/*.yaml)") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; give a .yaml file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as text: {error}") from None
     node = _compose(text, str(path))

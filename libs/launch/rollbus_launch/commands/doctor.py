@@ -20,4 +20,6 @@ def run(arguments: argparse.Namespace) -> int:
     """One row per check; exit code 1 if something that every run needs is missing."""
     checks = all_checks()
     show([check.row() for check in checks], as_json=arguments.json)
+    if not arguments.json:
+        print("needed: yes, every run needs it; no, it is optional: only recipes that use it need it")
     return 1 if any(check.needed and not check.ok for check in checks) else 0

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rollbus_core.config.load import load_resolved
+from rollbus_core.config.load import Resolved, load_resolved
+from rollbus_core.config.models import MAX_SEED
 from rollbus_launch.control import run_paths
 from rollbus_launch.session import newest_checkpoint
 from rollbus_launch.tables import add_json_flag, show
 from rollbus_wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rollbus_launch.evaluate import Settings
 
 
 def add_parser(subparsers: Any) -> None:
@@ -29,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print mean return, interval, success and the episodes."""
-    from rollbus_launch.evaluate import Settings, evaluate
+    from rollbus_launch.evaluate import evaluate
     from rollbus_launch.serve import limit_threads
 
     limit_threads()
@@ -38,19 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.run_dir = None
     paths = run_paths(arguments.run_dir)
     resolved = load_resolved(paths.config, arguments.overrides)
+    settings = _settings(arguments, resolved)
     checkpoint = (
         paths.checkpoints / arguments.checkpoint if arguments.checkpoint else newest_checkpoint(paths)
     )
     if not checkpoint.exists():
         raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
-    config = resolved.recipe.eval
-    settings = Settings(
-        episodes=_given(arguments.episodes, config.episodes, "--episodes"),
-        num_envs=_given(arguments.num_envs, config.num_envs, "--num-envs"),
-        seed=config.seed if arguments.seed is None else arguments.seed,
-        mode=arguments.mode or config.mode,
-        listen=config.listen,
-    )
     result = evaluate(checkpoint.resolve(), resolved, settings).to_data()
     if arguments.json:
         print(json.dumps(result, indent=1))
@@ -62,6 +59,21 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"success rate {result['success_rate']:.1%} "
               f"(once {result['success_once']:.1%}, at end {result['success_at_end']:.1%})")  # fmt: skip
     return 0
+
+
+def _settings(arguments: argparse.Namespace, resolved: Resolved) -> Settings:
+    from rollbus_launch.evaluate import Settings
+
+    config, seed = resolved.recipe.eval, arguments.seed
+    if seed is not None and not 0 <= seed <= MAX_SEED:
+        raise ConfigError(f"--seed {seed}: must be at least 0 and at most {MAX_SEED}")
+    return Settings(
+        episodes=_given(arguments.episodes, config.episodes, "--episodes"),
+        num_envs=_given(arguments.num_envs, config.num_envs, "--num-envs"),
+        seed=config.seed if seed is None else seed,
+        mode=arguments.mode or config.mode,
+        listen=config.listen,
+    )
 
 
 def _given(value: int | None, default: int, flag: str) -> int:

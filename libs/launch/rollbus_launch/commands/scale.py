@@ -1,4 +1,4 @@
-"""``rollbus scale actor=3``: change how many processes of a role run."""
+"""``rollbus scale actor=3 [RUN_DIR]``: change how many processes of a role run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ SCALABLE = ("actor",)
 
 
 def add_parser(subparsers: Any) -> None:
-    """rollbus scale actor=N [--run-dir DIR]"""
+    """rollbus scale actor=N [RUN_DIR]"""
     parser = subparsers.add_parser("scale", help="add or remove actors", description=__doc__)
     parser.add_argument("target", metavar="ROLE=COUNT")
-    parser.add_argument("--run-dir", help="default: runs/latest")
+    parser.add_argument("run_dir", nargs="?", help="default: runs/latest")
+    parser.add_argument("--run-dir", dest="run_dir_option", metavar="DIR", help="the same as RUN_DIR")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait until it is so")
     parser.set_defaults(run=run)
 
@@ -28,9 +29,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"{arguments.target!r}: give ROLE=COUNT with COUNT >= 1 and ROLE one of {', '.join(SCALABLE)}"
         )
+    if arguments.run_dir and arguments.run_dir_option:
+        raise ConfigError(
+            f"two run folders: {arguments.run_dir!r} and --run-dir {arguments.run_dir_option!r}; give one"
+        )
     count = int(text)
     started = time.monotonic()
-    with Control(run_paths(arguments.run_dir)) as control:
+    with Control(run_paths(arguments.run_dir or arguments.run_dir_option)) as control:
         control.command("scale", **{role: count})
         while True:
             members = control.members().members

@@ -6,14 +6,18 @@ import argparse
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 import zmq
 
 from rollbus_core.paths import RunPaths
+from rollbus_wire import sockets
 from rollbus_wire.errors import ConfigError
 
+#: How long a service without a configuration of its own waits for another to bring it.
+CONFIG_WAIT_S = 30.0
 ROLES = ("broker", "hub", "actor", "learner", "evaluator")
 
 
@@ -48,19 +52,29 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _exit(code: int) -> NoReturn:
-    """End now: what was sent is flushed, and tearing down torch takes longer than stopping did."""
-    zmq.Context.instance().term()
+    """End now: what was sent is flushed, and tearing down torch takes longer than stopping did.
+
+    A failure may leave sockets that no service has closed; they are closed here.
+    """
+    zmq.Context.instance().destroy(sockets.LINGER_MS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _settle_config(paths: RunPaths, config: Path | None) -> None:
-    """Write the run folder's resolved config if it has none; the first process to come does."""
+    """Write the run folder's resolved config if it has none; the first one that has it does."""
+    if config is None:
+        deadline = time.monotonic() + CONFIG_WAIT_S
+        while not paths.config.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
     if paths.config.exists():
         return
     if config is None:
-        raise ConfigError(f"{paths.root} has no config.yaml: give --config FILE or ROLLBUS_CONFIG")
+        raise ConfigError(
+            f"{paths.root} has no config.yaml after {CONFIG_WAIT_S:.0f} s: start one service of the run with "
+            "--config FILE or ROLLBUS_CONFIG"
+        )
     from rollbus_core.config.load import load
 
     resolved = load(Path(config), os.environ.get("ROLLBUS_SET", "").split())

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rollbus_core.config.load import load
+from rollbus_core.config.load import Resolved, load, load_resolved
 from rollbus_core.paths import RunPaths, remove_dead
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.progress import Display
@@ -55,6 +55,7 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
     resolved = load(recipe, overrides)
     name = resolved.recipe.run.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     paths = RunPaths(run_dir or Path("runs") / name)
+    _refuse_another_policy(resolved, paths)
     remove_dead()
     if (paths.runtime / "alive").exists():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
@@ -71,6 +72,23 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
     )
     _say_where(paths, summary)
     return summary, paths
+
+
+def _refuse_another_policy(resolved: Resolved, paths: RunPaths) -> None:
+    """What a run would go on from must have been made by the same policy."""
+    saved = paths.checkpoints / "last" / "config.yaml"
+    if resolved.recipe.run.resume == "never" or not saved.exists():
+        return
+    before = load_resolved(saved).recipe
+    for section in ("policy", "algorithm"):
+        old, new = getattr(before, section), getattr(resolved.recipe, section)
+        names = {"name"} if section == "algorithm" else set(dict(old)) | set(dict(new))
+        for key in sorted(names):
+            if getattr(old, key, None) != getattr(new, key, None):
+                raise ConfigError(
+                    f"{section}.{key} is {getattr(new, key, None)!r}, but the checkpoint to go on from has "
+                    f"{getattr(old, key, None)!r} ({paths.root}); use another --run-dir, or run.resume=never"
+                )
 
 
 def _run_session(resolved: Any, paths: RunPaths, title: str) -> Session:
@@ -103,9 +121,11 @@ def _point_latest(paths: RunPaths) -> None:
 
 
 def _say_where(paths: RunPaths, summary: dict[str, Any]) -> None:
+    checkpoint = newest_checkpoint(paths)
+    drawn = draw_curve([paths], paths.curve)
     lines = {
-        "checkpoint": newest_checkpoint(paths),
-        "curve": paths.curve if draw_curve([paths], paths.curve) else "- (install rollbus[records])",
+        "checkpoint": checkpoint if checkpoint.exists() else "- (none was saved)",
+        "curve": paths.curve if drawn else "- (no episode has ended, or rollbus[records] is not installed)",
         "dashboard": f"tensorboard --logdir {paths.tensorboard}",
         "summary": paths.summary,
     }

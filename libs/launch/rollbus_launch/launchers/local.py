@@ -75,6 +75,10 @@ class LocalLauncher:
             for name, p in self._processes.items()
         ]
 
+    def restarts(self, process: ProcessSpec) -> bool:
+        """Whether ``process`` is to run: it does, or it will be started again."""
+        return not self._processes[process.name].finished
+
     def running(self, role: str) -> bool:
         """Whether a process with ``role`` has not finished."""
         return any(role in p.spec.roles and not p.finished for p in self._processes.values())
@@ -119,14 +123,15 @@ class LocalLauncher:
 
     def _ended(self, entry: _Process, code: int, pid: int, now: float) -> None:
         reason = self._reason(entry.spec, code)
-        self._on_exit(entry.spec, pid, reason)
-        if code == 0 or entry.leaving:
-            entry.finished = True
-            return
         while entry.restarts and now - entry.restarts[0] > RESTART_WINDOW_S:
             entry.restarts.popleft()
-        if self._fatal(entry.spec) or len(entry.restarts) >= self.max_restarts:
-            entry.finished = True
+        wanted = code == 0 or entry.leaving
+        given_up = self._fatal(entry.spec) or len(entry.restarts) >= self.max_restarts
+        entry.finished = wanted or given_up
+        self._on_exit(entry.spec, pid, reason)
+        if wanted:
+            return
+        if given_up:
             raise ProcessFailed(reason)
         backoff = FIRST_BACKOFF_S * 2 ** len(entry.restarts)
         entry.restarts.append(now)

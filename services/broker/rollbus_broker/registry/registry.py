@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -218,7 +219,16 @@ class Registry:
         self._reply(envelope, Done({"told": [member.name for member in targets]}))
 
     def _list(self, envelope: Envelope, now: float) -> None:
-        self._reply(envelope, Members(self.members(now), self.boot, self._tables()))
+        members = [self._own_row(), *self.members(now)]
+        self._reply(envelope, Members(members, self.boot, self._tables()))
+
+    def _own_row(self) -> dict[str, Any]:
+        """The broker is no member of its own registry, but people look for it."""
+        return {
+            "role": "broker", "name": "broker-0", "pid": os.getpid(), "host": socket.gethostname(),
+            "state": "ready", "stage": "serve", "since_s": 0.0, "silent_s": 0.0, "deadline_s": 0.0,
+            "failure": "", "incarnation": self.boot, "slices": [], "stats": {},
+        }  # fmt: skip
 
     def _ping(self, envelope: Envelope, now: float) -> None:
         self._reply(envelope, Pong())
