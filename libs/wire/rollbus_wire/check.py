@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
+import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .checker import Checker
 from .checks import CHECKS
@@ -44,7 +46,7 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
-        lines = ["%s: %s" % (self.name, "ok" if self.ok else "%d problems" % len(self.problems))]
+        lines = ["%s: %s" % (self.name, "ok" if self.ok else _counted(len(self.problems)))]
         lines += ["  ok       %s" % name for name in self.passed]
         lines += ["  skipped  %s" % text for text in self.skipped]
         lines += ["  PROBLEM  %s" % problem for problem in self.problems]
@@ -57,15 +59,24 @@ def check_env(make_env: Callable[..., Any], num_rows: int = 2, steps: int = 200)
     ``make_env`` makes one Gymnasium-style environment (called per row) or a batched `Env`; if it
     has a required argument, it gets the number of rows. Several instances are made in turn.
     """
-    checker = Checker(make_env, num_rows, steps)
+    try:
+        checker = Checker(make_env, num_rows, steps)
+    except Exception as error:
+        if isinstance(error, RollbusError) and not isinstance(error, SpecError):
+            raise
+        name = getattr(make_env, "__name__", type(make_env).__name__)
+        return Report(name, problems=[Problem("it can be made", _told(error))])
     report = Report(checker.spec.name)
+    raised: Dict[Tuple[str, str], str] = {}
     try:
         for name, check, reason_to_skip in CHECKS:
             try:
                 reason = reason_to_skip(checker)
                 texts = [] if reason else list(check(checker))
             except Exception as error:  # noqa: BLE001 - whatever an environment raises is reported
-                reason, texts = "", ["raised %s: %s" % (type(error).__name__, error)]
+                first = raised.setdefault(_identity(error), name)
+                reason = "" if first == name else "raises the same error as %r" % first
+                texts = [_told(error)]
             if reason:
                 report.skipped.append("%s: %s" % (name, reason))
             elif texts:
@@ -75,6 +86,25 @@ def check_env(make_env: Callable[..., Any], num_rows: int = 2, steps: int = 200)
     finally:
         checker.env.close()
     return report
+
+
+def _identity(error: Exception) -> Tuple[str, str]:
+    """Equal for one fault that several checks run into."""
+    origin = error.__cause__ or error
+    return type(origin).__name__, str(origin)
+
+
+def _told(error: Exception) -> str:
+    """What was raised, and in which line."""
+    if isinstance(error, SpecError):
+        return str(error)
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    place = " (%s:%s)" % (os.path.basename(frames[-1].filename), frames[-1].lineno) if frames else ""
+    return "raised %s: %s%s" % (type(error).__name__, error, place)
+
+
+def _counted(count: int) -> str:
+    return "1 problem" if count == 1 else "%d problems" % count
 
 
 def load_factory(path: str) -> Callable[..., Any]:
@@ -91,7 +121,7 @@ def load_factory(path: str) -> Callable[..., Any]:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Command line; 1 if the environment breaks the contract, 2 if it cannot be made."""
+    """Command line; 1 if the environment breaks the contract, 2 if it is not found or lacks a package."""
     parser = argparse.ArgumentParser(prog="python -m rollbus_wire.check", description=__doc__)
     parser.add_argument("factory", help="module:factory")
     parser.add_argument("--num-rows", type=int, default=2)

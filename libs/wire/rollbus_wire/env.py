@@ -94,6 +94,12 @@ class Rows(Env):
         self.envs = [env for env, _ in stripped]
         self.num_rows = len(self.envs)
         first, limit = stripped[0]
+        for space in ("observation_space", "action_space"):
+            if getattr(first, space, None) is None:
+                raise SpecError(
+                    "%s has no %s; set self.%s in __init__, for example to a gymnasium.spaces.Box"
+                    % (type(_chain(first)[-1]).__name__, space, space)
+                )
         self._observations = Observations(first.observation_space)
         action, self._to_env = action_spec(first.action_space)
         if has_success is None:

@@ -260,3 +260,37 @@ def test_the_command_line(capsys):
         assert capsys.readouterr().err.startswith("error: ")
     with pytest.raises(SpecError, match="module:factory"):
         check.load_factory("x")
+
+
+class Spaceless:
+    def reset(self, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+
+
+class FailingToStart(Walk):
+    def __init__(self):
+        raise OSError("no robot")
+
+
+def test_an_environment_that_cannot_be_made_is_a_problem(capsys):
+    assert check.main(["test_wire_check:Spaceless"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("Spaceless: 1 problem\n")
+    assert "PROBLEM  it can be made: Spaceless has no observation_space; set self." in shown
+    (problem,) = check_env(FailingToStart).problems
+    assert problem.text.startswith("raised OSError: no robot (test_wire_check.py:")
+
+
+def test_one_raised_error_is_reported_once():
+    class Broken(Walk):
+        def step(self, action):
+            raise ValueError("gripper")
+
+    for make in (Raising, Broken):
+        report = check_env(make, num_rows=2, steps=10)
+        assert len(report.problems) == 1, str(report)
+        same = [text for text in report.skipped if "the same error as 'data is as stated'" in text]
+        assert len(same) >= 2

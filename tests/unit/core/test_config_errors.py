@@ -51,6 +51,9 @@ def refuse(tmp_path, monkeypatch):
         ("  learning_rate: .nan\n", "algorithm.learning_rate is '.nan', must be a number > 0"),
         ("  milestones: [1, x]\n", "algorithm.milestones is [1, 'x'], must be a list (each a number) (1: "),
         ("run: {resume: maybe}\n", "run.resume is 'maybe', must be one of auto, never, must"),
+        ("  slab_bytez: 1\n", "did you mean 'broker.slab_bytes'?"),
+        (f"run: {{seed: {2**63}}}\n", f"run.seed is {2**63}, must be an integer >= 0 and <= {2**63 - 1}"),
+        (f"eval: {{seed: {2**63}}}\n", f"eval.seed is {2**63}, must be an integer >= 0 and <= {2**63 - 1}"),
         ("run: {audit: 1}\n", "run.audit is 1, must be true or false"),
         ("run: 3\n", "r.yaml:5: 'run' is a section with keys of its own, not 3"),
     ],
@@ -58,6 +61,20 @@ def refuse(tmp_path, monkeypatch):
 def test_key_and_value(refuse, text, line):
     lines = refuse(PLUGINS + text)
     assert len(lines) == 1 and line in lines[0]
+
+
+def test_names_that_are_only_a_little_alike_are_not_suggested(refuse):
+    (line,) = refuse(PLUGINS, "policy.layers=[32]")
+    assert line == "command line: unknown key 'policy.layers' (value [32])"
+
+
+def test_a_key_the_algorithm_refuses_is_blamed_where_it_was_set(refuse):
+    recipe = "env: {name: config_fakes.reach, num_envs: 8}\nalgorithm: {name: ppo, num_steps: 16}\n"
+    (line,) = refuse(recipe, "algorithm.minibatches=100000")
+    assert line.startswith("command line: algorithm.minibatches: algorithm 'ppo'")
+    assert line.endswith("the other keys: env.num_envs (r.yaml:1), algorithm.num_steps (r.yaml:2)")
+    (line,) = refuse(recipe.replace("16", "16, minibatches: 100000"))
+    assert line.startswith("r.yaml:2: algorithm.minibatches: ")
 
 
 def test_everything_is_reported_at_once(refuse):
@@ -108,6 +125,11 @@ def test_files(refuse, text, expected):
 def test_missing_file():
     with pytest.raises(ConfigError, match=r"no/such\.yaml does not exist; give the path of a recipe"):
         load("no/such.yaml")
+
+
+def test_folder(tmp_path):
+    with pytest.raises(ConfigError, match=r"is a folder; give a \.yaml file"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("override", ["run.seed", "=3", "run..seed=3", "run=3", "run.name=[", "run.sed=3"])

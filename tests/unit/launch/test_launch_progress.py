@@ -2,7 +2,9 @@
 
 import time
 
-from rollbus_launch.progress import bottleneck, snapshot
+import pytest
+
+from rollbus_launch.progress import bottleneck, duration, snapshot
 
 MEMBERS = [
     {"role": "hub", "stats": {"busy": 0.2, "steps_per_s": 900.0}},
@@ -25,3 +27,22 @@ def test_rates_and_eta() -> None:
     assert shown["actor_steps_per_s"] == 900.0
     assert shown["eta_s"] == 6.0
     assert shown["ticket_wait"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (3900, "1 h 05 min"),
+        (86_399, "1 d 00 h"),
+        (100 * 86_400, "100 d 00 h"),
+        (100 * 86_400 + 1, "-"),
+        (float("inf"), "-"),
+    ],
+)
+def test_duration_for_people(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown

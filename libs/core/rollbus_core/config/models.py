@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
 #: Largest seed: it travels as a signed 64-bit integer.
 MAX_SEED = 2**63 - 1
 
