@@ -24,6 +24,8 @@ class Counters:
     ticks: int = 0
     #: Episodes cut because a peer, an outcome or a finite number was lost.
     interrupted: int = 0
+    #: Of those, the ones the environment itself failed in, since an episode was finished.
+    failed_in_a_row: int = 0
     #: Acts under an older fence, acts for rows that wait for none, acts that break the spec.
     stale_acts: int = 0
     duplicate_acts: int = 0
@@ -39,6 +41,13 @@ class Counters:
     busy_s: float = 0.0
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+
+    def ended(self, ret: float, length: int) -> None:
+        """An episode was finished."""
+        self.episodes += 1
+        self.failed_in_a_row = 0
+        self.returns.append(ret)
+        self.lengths.append(length)
 
     def numbers(self) -> dict[str, Any]:
         """All counts, and means over the last `RECENT_EPISODES` episodes (None before the first)."""

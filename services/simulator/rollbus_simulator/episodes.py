@@ -55,6 +55,11 @@ class EpisodeSource(Protocol):
         """Whether all episodes have ended. Never, in training."""
         ...
 
+    @property
+    def endless(self) -> bool:
+        """Whether lost episodes are replaced without a bound of its own."""
+        ...
+
 
 class TrainingEpisodes:
     """Endless episodes; ids and seeds are functions of (run seed, incarnation, row, number).
@@ -93,6 +98,10 @@ class TrainingEpisodes:
     @property
     def done(self) -> bool:
         return False
+
+    @property
+    def endless(self) -> bool:
+        return True
 
 
 class EpisodeList:
@@ -142,6 +151,10 @@ class EpisodeList:
     @property
     def done(self) -> bool:
         return len(self._results) == self.num
+
+    @property
+    def endless(self) -> bool:
+        return False
 
     @property
     def results(self) -> list[dict[str, Any]]:

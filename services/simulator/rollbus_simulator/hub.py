@@ -15,6 +15,7 @@ from rollbus_core.requests import Replies
 from rollbus_core.service import Service
 from rollbus_simulator.counters import Counters, Rates
 from rollbus_simulator.episodes import EpisodeSource
+from rollbus_simulator.failures import max_failed_episodes
 from rollbus_simulator.holders import Holder, StaleAssignment, UnknownSlice
 from rollbus_simulator.peers import PING_S, Peers
 from rollbus_simulator.sessions import Session
@@ -77,7 +78,7 @@ class Hub(Service):
         self.slices: dict[str, Slice] = {}
         #: Another hub will follow at the address of the peers: they are asked to stay.
         self.followed = False
-        self._sizes = split(num_rows, num_slices)
+        self._sizes, self._max_failed = split(num_rows, num_slices), max_failed_episodes(num_rows)
         self._settings = SliceSettings(
             env.time_limit, env.action_repeat, env.frame_stack, env.tick_deadline_s, record
         )
@@ -133,6 +134,7 @@ class Hub(Service):
                 self._heard(link, envelope)
         busy |= self._poll_workers(began)
         busy |= self._peers.poll()
+        self._end_if_broken()
         for each in self.slices.values():
             if each.wake_in_s() <= 0:
                 busy |= each.advance()
@@ -315,7 +317,9 @@ class Hub(Service):
 
     def peer_lost(self, session: Session, reason: str) -> None:
         """Its rows end interrupted; free rows of other peers take their places."""
-        if session.serve is not None:
+        # A peer that dialled in and is given up ends itself: nobody would ever bring these rows back.
+        alone = self.env.placement == "dial_in" and self.episodes.endless and not self._peers.sessions
+        if session.serve is not None or (session.given_up and alone):
             raise RollbusError(f"the environment in hub {self.name} cannot go on: {reason}")
         for each in self.slices.values():
             each.lost(session)
@@ -324,6 +328,15 @@ class Hub(Service):
         for other in self._peers.sessions:
             if other.free:
                 self.peer_came(other)
+
+    def _end_if_broken(self) -> None:
+        """Training does not go on for ever with an environment that finishes no episode."""
+        failed, limit = self.counters.failed_in_a_row, self._max_failed
+        if failed >= limit and self.episodes.endless:
+            raise RollbusError(
+                f"hub {self.name}: the environment failed in {failed} episodes and none was finished "
+                f"between them (at most {limit}). The last failure: {self._peers.last_failure}"
+            )
 
     def _empty_places(self) -> list[tuple[str, int]]:
         """In the order they are filled: with workers each takes a share of every slice, so that

@@ -62,6 +62,18 @@ class OutcomeCheck:
                 good = rows if good is None else good & rows
         return good
 
+    def non_finite(self, reward: np.ndarray | None, obs: Arrays | None, row: int) -> str:
+        """The first number of ``row`` that is not finite, by name, place and value."""
+        named = [] if reward is None else [("reward", reward)]
+        named += [(f"observation {key!r}", obs[key]) for key in self._floats] if obs is not None else []
+        for name, array in named:
+            bad = np.argwhere(~np.isfinite(array[row : row + 1]))
+            if len(bad):
+                place = [int(i) for i in bad[0][1:]]
+                at = f" at {place}" if place else ""
+                return f"{name}{at} is {float(array[(row, *place)])}"
+        raise ValueError(f"all numbers of row {row} are finite")
+
 
 def subset(message: Outcome, keep: np.ndarray) -> Outcome:
     """Some rows of ``message``; ``keep`` is bool [R]."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rollbus_simulator.counters import Counters
+from rollbus_simulator.failures import ADVICE, FailureLog
 from rollbus_simulator.sessions import Request, Session, spec_difference
 from rollbus_wire.errors import PeerLost, SpecError
 from rollbus_wire.link import Envelope, Link, drain
@@ -54,7 +55,10 @@ class Peers:
         self._sessions: dict[tuple[int, bytes], Session] = {}
         self._next_index = 0
         self.spec: EnvSpec | None = None
+        self._failures = FailureLog(log)
         #: The last failure of an environment, as text.
+        self.last_failure = ""
+        #: The last one that was logged; it does not change while the same comes again and again.
         self.failure = ""
 
     def add(self, link: Link, serve: Callable[[], Any] | None = None) -> None:
@@ -136,30 +140,42 @@ class Peers:
 
     def _answered(self, session: Session, request: Request, message: Message) -> None:
         if isinstance(message, Outcome):
-            try:
-                usable = request.asker.outcome(request, message)
-            except SpecError as error:
-                session.tell(Fault(code=error.code, text=str(error)))
-                session.broken = self.failure = f"outcome of peer {session.name} refused: {error}"
-                return
-            if usable and request.kind == "step":
-                session.failures = 0
-            elif not usable:
-                self._failed(session, "a reward or an observation is not finite")
+            self._outcome(session, request, message)
             return
         text = getattr(message, "text", f"answered {message.kind}")
-        traceback = str(getattr(message, "traceback", ""))
-        self._log.warning(
-            "environment failed", peer=session.name, request=request.kind, text=text, traceback=traceback
-        )
-        self._failed(session, f"{request.kind} failed: {text}", traceback)
-        request.asker.failed(request, text)
+        text = f"{request.kind} failed: {text} ({request.asker.where(request)}); {ADVICE}"
+        text = self._tell_failure(session, request, text, str(getattr(message, "traceback", "")))
+        self._count_failure(session, text)
+        request.asker.failed(request)
 
-    def _failed(self, session: Session, text: str, traceback: str = "") -> None:
-        text = f"{text}\n{traceback.rstrip()}" if traceback else text
-        self.failure = f"{session.name}: {text}"
+    def _outcome(self, session: Session, request: Request, message: Outcome) -> None:
+        try:
+            bad = request.asker.outcome(request, message)
+        except SpecError as error:
+            session.tell(Fault(code=error.code, text=str(error)))
+            text = f"outcome of a {request.kind} refused: {error} ({request.asker.where(request)}); {ADVICE}"
+            session.broken = self._tell_failure(session, request, text)
+            self._counters.failed_in_a_row += len(request.places)
+            return
+        if bad is not None:
+            text = self._tell_failure(session, request, bad.text)
+            if bad.whole:
+                self._count_failure(session, text)
+        if request.kind == "step" and (bad is None or not bad.whole):
+            session.failures = 0
+
+    def _tell_failure(self, session: Session, request: Request, text: str, traceback: str = "") -> str:
+        """Log it and keep it for the heartbeat; ``text`` with the traceback."""
+        whole = f"{text}\n{traceback.rstrip()}" if traceback else text
+        self.last_failure = f"{session.name}: {whole}"
+        if self._failures.add(text, peer=session.name, request=request.kind, text=text, traceback=traceback):
+            self.failure = self.last_failure
+        return whole
+
+    def _count_failure(self, session: Session, text: str) -> None:
         session.failures += 1
         if session.failures >= MAX_FAILURES:
+            session.given_up = True
             session.broken = f"{session.failures} failures in a row, the last one: {text}"
 
     def _hello(self, link: Link, envelope: Envelope, serve: Callable[[], Any] | None) -> None:

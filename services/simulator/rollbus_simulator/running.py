@@ -144,6 +144,11 @@ class Decided:
         self.final_once[places] = [_flag(e.success_once) for e in episodes]
         self.final_at_end[places] = [_flag(e.success_at_end) for e in episodes]
 
+    def interrupt(self, place: int) -> None:
+        """The episode in ``place`` was cut."""
+        self.interrupted[place] = True
+        self.terminated[place] = self.truncated[place] = False
+
     def fields(self, rows: Rows) -> dict[str, Any]:
         """The fields of a `Tick` that tell the outcomes of ``rows``; none is changed afterwards."""
         if self.plain is not None:

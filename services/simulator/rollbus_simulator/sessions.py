@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rollbus_simulator.failures import NonFinite
 from rollbus_wire.errors import PeerLost
 from rollbus_wire.link import Link
 from rollbus_wire.messages import Message, Outcome
@@ -18,12 +19,16 @@ from rollbus_wire.spec import EnvSpec
 class Asker(Protocol):
     """Who asks a peer for something: a slice."""
 
-    def outcome(self, request: Request, message: Outcome) -> bool:
-        """The answer; whether it is usable. Raises `SpecError` if it is not what the spec states."""
+    def outcome(self, request: Request, message: Outcome) -> NonFinite | None:
+        """The answer; what is not finite in it. Raises `SpecError` if it is not what the spec states."""
         ...
 
-    def failed(self, request: Request, reason: str) -> None:
+    def failed(self, request: Request) -> None:
         """The peer lives, but the environment could not do it."""
+        ...
+
+    def where(self, request: Request) -> str:
+        """Rows of the peer and steps of their episodes, for a text."""
         ...
 
 
@@ -39,6 +44,12 @@ class Request:
     peer_rows: np.ndarray
     observed: bool = True
     deadline: float = 0.0
+
+    def part(self, keep: np.ndarray) -> Request:
+        """The same of some rows; ``keep`` is bool [R]."""
+        return Request(
+            self.kind, self.asker, self.places[keep], self.peer_rows[keep], self.observed, self.deadline
+        )
 
 
 class Session:
@@ -59,6 +70,8 @@ class Session:
         self.broken = ""
         #: Failures of the environment without a success between them.
         self.failures = 0
+        #: There were too many of them.
+        self.given_up = False
 
     def ask(self, message: Message, request: Request) -> None:
         """Send; a peer that is gone is noticed here and dealt with at the next turn."""

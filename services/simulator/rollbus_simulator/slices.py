@@ -19,6 +19,7 @@ import numpy as np
 from rollbus_simulator.acts import ActCheck
 from rollbus_simulator.counters import Counters
 from rollbus_simulator.episodes import EpisodeSource
+from rollbus_simulator.failures import ADVICE, NonFinite, where
 from rollbus_simulator.frames import ALL, Frames, Rows
 from rollbus_simulator.holders import Holder, Tenure, UnknownSlice
 from rollbus_simulator.outcomes import OutcomeCheck, subset
@@ -47,8 +48,7 @@ class Slice:
         self.available = False
         #: When the last peer of any row went; 0: there is one, or there never was.
         self.empty_since = 0.0
-        limits = [n for n in (settings.time_limit, spec.time_limit) if n]
-        self._limit = min(limits, default=0)
+        self._limit = min((n for n in (settings.time_limit, spec.time_limit) if n), default=0)
         self._late_observe = spec.late_observe == "exact"
         self._acts, self._check = ActCheck(name, num_rows, spec.action), OutcomeCheck(spec)
         self.state = np.full(num_rows, EMPTY, np.int8)
@@ -172,8 +172,7 @@ class Slice:
 
     def _overdue(self) -> bool:
         """Whether the tick closes without its late rows."""
-        deadline = self.settings.tick_deadline_s
-        return deadline > 0 and self._clock() - self._first_ready >= deadline
+        return 0 < self.settings.tick_deadline_s <= self._clock() - self._first_ready
 
     def _tick(self, rows: Rows, places: np.ndarray) -> Tick:
         if self._any_fresh:
@@ -289,27 +288,27 @@ class Slice:
 
     # --- hearing from peers ----------------------------------------------------------------
 
-    def outcome(self, request: Request, message: Outcome) -> bool:
-        """The answer of a peer; whether all its numbers are finite.
+    def outcome(self, request: Request, message: Outcome) -> NonFinite | None:
+        """The answer of a peer; what is not finite in it.
 
         Raises `SpecError` if it is not what the spec states.
         """
         num = len(request.places)
         if message.rows.tobytes() != request.peer_rows.tobytes():
             raise SpecError(f"the outcome is of rows {message.rows.tolist()}, not of those asked for")
-        stepped = request.kind == "step"
-        flags = self._check.flags(message, num) if stepped else None
+        flags = self._check.flags(message, num) if request.kind == "step" else None
         obs = self._check.obs(message, num) if request.observed else None
-        finite = self._check.finite(flags[0] if flags else None, obs)
+        reward = flags[0] if flags else None
+        finite = self._check.finite(reward, obs)
+        failure = None
         if finite is not None:
-            bad = request.places[~finite]
-            self._counters.non_finite += len(bad)
-            good = request.places[finite]
-            if len(good):
-                part = Request(request.kind, self, good, request.peer_rows[finite], request.observed)
-                self.outcome(part, subset(message, finite))
-            self._interrupt(bad)
-            self._begin(bad)
+            bad, good = request.part(~finite), request.part(finite)
+            first = self._check.non_finite(reward, obs, int(np.flatnonzero(~finite)[0]))
+            failure = NonFinite(f"{first} ({self.where(bad)}); {ADVICE}", not finite.any())
+            self._counters.non_finite += len(bad.places)
+            if finite.any():
+                self.outcome(good, subset(message, finite))
+            self.failed(bad)
         elif flags is not None:
             self._stepped(request.places, flags, message.success, obs)
         elif obs is not None and request.kind == "reset":
@@ -319,10 +318,15 @@ class Slice:
         elif obs is not None:
             self._end(request.places, obs)
         self.advance()
-        return finite is None
+        return failure
 
-    def failed(self, request: Request, reason: str) -> None:
-        """The environment raised: the episodes of these rows are cut and others begin."""
+    def where(self, request: Request) -> str:
+        """Rows of the peer and steps of their episodes, for a text."""
+        return where(request.kind, request.peer_rows, self._running.step[request.places])
+
+    def failed(self, request: Request) -> None:
+        """The environment failed: the episodes of these rows are cut and others begin."""
+        self._counters.failed_in_a_row += len(request.places)
         self._interrupt(request.places)
         self._begin(request.places)
 
@@ -371,9 +375,7 @@ class Slice:
         ended = [self._running.ended(int(place)) for place in places]
         self._decided.end(places, final_obs, ended)
         for place, episode in zip(places, ended, strict=True):
-            self._counters.episodes += 1
-            self._counters.returns.append(episode.ret)
-            self._counters.lengths.append(episode.length)
+            self._counters.ended(episode.ret, episode.length)
             self._episodes.ended(self.first_row + int(place), episode)
         self._begin(places)
 
@@ -387,13 +389,11 @@ class Slice:
             decided.settle()
             self._whole_tick = self._single = False
             self._counters.interrupted += 1
-            self._episodes.interrupted(
-                self.first_row + int(place), int(running.episode[place]), int(running.seed[place])
-            )
+            episode, seed = int(running.episode[place]), int(running.seed[place])
+            self._episodes.interrupted(self.first_row + int(place), episode, seed)
             if state == TICKED:
                 decided.clear(places[places == place])
             # An episode that nobody has acted in was never seen: the last outcome stands.
             if state in (TICKED, STEPPING) or (state == READY and running.step[place]):
-                decided.interrupted[place] = True
-                decided.terminated[place] = decided.truncated[place] = False
+                decided.interrupt(place)
             self.state[place] = IDLE
