@@ -127,12 +127,14 @@ def test_doctor_explains_what_is_missing(rollbus: Runner) -> None:
 
 
 def test_commands_without_a_run_say_so(rollbus: Runner) -> None:
-    for arguments in (["ps"], ["stop"], ["eval"], ["scale", "actor=2"], ["compare", "nowhere"]):
+    for arguments in (["ps"], ["stop"], ["eval"], ["scale", "actor=2"]):
         done = rollbus(*arguments)
         assert done.returncode == 2
-        assert "not a run folder" in done.stderr
-    done = rollbus("scale", "actor=2", "no/such/run")
-    assert "no/such/run is not a run folder" in done.stderr
+        assert "there is no runs/latest here; name the run folder" in done.stderr
+    for arguments in (["compare", "nowhere"], ["scale", "actor=2", "nowhere"]):
+        done = rollbus(*arguments)
+        assert done.returncode == 2
+        assert "nowhere is not a run folder" in done.stderr
 
 
 def test_usage_errors_show_the_usage_of_the_command(rollbus: Runner) -> None:
