@@ -97,6 +97,7 @@ def test_cartpole_in_python_38_is_solved(
     assert all(len(e["episodes"]) == 20 for e in evaluations)
 
 
+@pytest.mark.long
 def test_the_example_of_the_readme_runs(rollbus: Runner, peers: list[subprocess.Popen[str]]) -> None:
     """The file and the commands of the README, with this interpreter and a short run."""
     text = (ROOT / "README.md").read_text().split("## An environment in another Python")[1]

@@ -51,6 +51,7 @@ eval: {{seed: 3, episodes: 10, num_envs: 4}}
     assert by_number[0] == by_number[1] == by_number[2]
 
 
+@pytest.mark.long
 def test_halfcheetah_is_the_same_with_one_and_eight_environments(rollbus: Runner) -> None:
     """1000 steps of chaotic dynamics: one bit of difference in one action would show."""
     pytest.importorskip("mujoco")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(400)
 DETERMINISTIC = ("run.deterministic=true", "algorithm.max_lag=0")
 
 
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize("kind", ["discrete", pytest.param("continuous", marks=pytest.mark.long)])
 def test_local_link_and_sockets_give_the_same_weights(rollbus: Runner, kind: str) -> None:
     """Hub and actor in one process (local link) or two (ZeroMQ): 20 updates, bit for bit."""
     runs = []
