@@ -18,7 +18,7 @@ def wire_dist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+@pytest.mark.parametrize("kind", ["wheel", pytest.param("sdist", marks=pytest.mark.long)])
 def test_the_wire_runs_on_python_38(wire_dist: dict[str, Path], kind: str, tmp_path: Path) -> None:
     python = find_python38()
     if python is None:

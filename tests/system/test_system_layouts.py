@@ -18,7 +18,8 @@ pytestmark = pytest.mark.timeout(400)
 DETERMINISTIC = ("run.deterministic=true", "algorithm.max_lag=0")
 
 
-@pytest.mark.parametrize("kind", ["discrete", pytest.param("continuous", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_local_link_and_sockets_give_the_same_weights(rollbus: Runner, kind: str) -> None:
     """Hub and actor in one process (local link) or two (ZeroMQ): 20 updates, bit for bit."""
     runs = []
@@ -84,6 +85,7 @@ def test_each_service_by_hand_trains_and_speaks_sd_notify(rollbus: Runner) -> No
     assert runtime_folders(rollbus) == []
 
 
+@pytest.mark.long
 def test_a_resume_begins_in_either_order(rollbus: Runner) -> None:
     """T11: the actors are there first, the learner publishes what it resumed before it waits for data."""
     run = rollbus.folder / "run"

@@ -109,6 +109,7 @@ needs = []
 @dataclass
 class Config:
     every_episode: bool = False
+    at: int = 50
 
 
 def make(config, num_rows):
@@ -117,7 +118,7 @@ def make(config, num_rows):
 
     def step(rows, actions, observe):
         done[0] += 1
-        if done[0] == 50 or (done[0] > 50 and not config.every_episode):
+        if done[0] == config.at or (done[0] > config.at and not config.every_episode):
             if config.every_episode:
                 done[0] = 0
             raise RuntimeError("the gripper is stuck")
@@ -154,7 +155,7 @@ def test_an_exception_now_and_then_is_shown_while_training_goes_on(rollbus: Runn
     (folder / "stuck.py").write_text(PLUGIN)
     recipe = rollbus.folder / "stuck.yaml"
     recipe.write_text(
-        "run: {total_steps: 2560}\nenv: {name: mine.stuck, num_envs: 8, every_episode: true}\n"
+        "run: {total_steps: 2560}\nenv: {name: mine.stuck, num_envs: 8, every_episode: true, at: 150}\n"
         "algorithm: {name: ppo, num_steps: 16, minibatches: 2}\n"
     )
     command = Path(rollbus.command()[0]).with_name("rollbus")

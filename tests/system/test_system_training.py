@@ -39,16 +39,19 @@ def test_cartpole_is_solved(rollbus: Runner) -> None:
 
 
 def test_deterministic_runs_are_bit_identical(rollbus: Runner) -> None:
+    """Twice with four processes, and once with hub and actor in one, over the local link."""
     runs = []
-    for name in ("a", "b"):
-        runs.append(rollbus.folder / name)
+    four = "[broker, hub, actor, learner]"
+    for processes in (four, four, "[broker, hub+actor, learner]"):
+        runs.append(rollbus.folder / f"run{len(runs)}")
         done = rollbus(
             "train", TINY, "run.deterministic=true", "algorithm.max_lag=0",
-            "--run-dir", str(runs[-1]),
+            f"deploy.processes={processes}", "--run-dir", str(runs[-1]),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert json.loads((runs[-1] / "summary.json").read_text())["updates"] == 20
-    assert_same_weights(*runs)
+    assert_same_weights(runs[0], runs[1])
+    assert_same_weights(runs[0], runs[2])
 
 
 def test_killed_actor_and_scaling(rollbus: Runner) -> None:
