@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import TINY, Runner, wait_for
+from system_runner import TINY, Runner, wait_for
 
 #: Times are for a slow machine that does other things as well; a run that works needs a fraction.
 PATIENCE_S = 120.0

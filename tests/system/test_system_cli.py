@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RECIPES, TINY, Runner
+from system_runner import RECIPES, TINY, Runner
 
 CARTPOLE = str(RECIPES / "cartpole_ppo.yaml")
 

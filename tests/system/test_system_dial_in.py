@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import RECIPES, ROOT, Runner
+from system_runner import RECIPES, ROOT, Runner
 
 sys.path.append(str(ROOT / "tests" / "packaging"))
 from packaging_tools import find_python38, run

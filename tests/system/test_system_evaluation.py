@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RECIPES, Runner
+from system_runner import RECIPES, Runner
 
 from rollbus_core.rng import episode_seed
 

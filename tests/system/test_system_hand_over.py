@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import RECIPES, Runner, wait_for
 from system_kit import PATIENCE_S, audit, end, wait_for_steps
+from system_runner import RECIPES, Runner, wait_for
 
 pytestmark = pytest.mark.timeout(400)
 MEMORY = str(RECIPES / "toy_memory_ppo.yaml")

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import TINY, Runner, wait_for
 from system_kit import PATIENCE_S, assert_same_weights, runtime_folders, wait_for_steps
+from system_runner import TINY, Runner, wait_for
 
 pytestmark = pytest.mark.timeout(400)
 DETERMINISTIC = ("run.deterministic=true", "algorithm.max_lag=0")

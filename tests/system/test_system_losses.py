@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Runner, wait_for
 from system_kit import (
     PATIENCE_S,
     audit,
@@ -23,6 +22,7 @@ from system_kit import (
     services_of,
     wait_for_steps,
 )
+from system_runner import Runner, wait_for
 
 pytestmark = pytest.mark.timeout(400)
 

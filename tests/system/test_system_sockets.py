@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import TINY, Runner, wait_for
 from system_kit import PATIENCE_S, descendants, end, long_run, wait_for_steps
+from system_runner import TINY, Runner, wait_for
 
 pytestmark = pytest.mark.timeout(400)
 

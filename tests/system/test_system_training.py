@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import RECIPES, TINY, Runner, wait_for
 from system_kit import PATIENCE_S, assert_same_weights, audit, long_run, steps
+from system_runner import RECIPES, TINY, Runner, wait_for
 
 pytestmark = pytest.mark.timeout(400)
 CARTPOLE = str(RECIPES / "cartpole_ppo.yaml")
