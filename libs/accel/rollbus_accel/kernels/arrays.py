@@ -1,0 +1,22 @@
+"""Tensors of the CPU as the arrays that numba kernels take: contiguous, shared where they already are."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def float32(x: Tensor) -> np.ndarray:
+    """``x`` as a contiguous float32 array."""
+    return x.detach().to(torch.float32).contiguous().numpy()
+
+
+def flags(x: Tensor) -> np.ndarray:
+    """A bool ``x`` as a contiguous bool array."""
+    return x.contiguous().numpy()
+
+
+def seeds(x: Tensor) -> np.ndarray:
+    """int64 or uint64 ``x`` as a contiguous uint64 array of the same bits."""
+    return x.view(torch.int64).contiguous().numpy().view(np.uint64)
