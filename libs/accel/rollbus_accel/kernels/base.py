@@ -32,7 +32,8 @@ AUTO = "auto"
 
 #: Not torch.library.custom_op: its first call imports the compiler, which costs seconds at start.
 _LIBRARY = torch.library.Library("rollbus", "FRAGMENT")
-_wanted: ContextVar[str] = ContextVar("kernel flavour", default=os.environ.get("ROLLBUS_KERNELS", AUTO))
+_asked = os.environ.get("ROLLBUS_KERNELS", AUTO)
+_wanted: ContextVar[str] = ContextVar("kernel flavour", default=_asked)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Launch parameters of Triton kernels, from what the device says of itself. Importing this needs no triton."""
+"""Launch parameters of Triton kernels, from what the device says. Importing this needs no triton."""
 
 from __future__ import annotations
 

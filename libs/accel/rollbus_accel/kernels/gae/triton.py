@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """GAE on a GPU: columns over programs, time backwards in tiles that are loaded and scanned at once.
 
 Within a tile the recursion is an associative scan of (decay, delta) pairs, so its loads do not wait for
