@@ -155,7 +155,7 @@ def test_an_exception_now_and_then_is_shown_while_training_goes_on(rollbus: Runn
     (folder / "stuck.py").write_text(PLUGIN)
     recipe = rollbus.folder / "stuck.yaml"
     recipe.write_text(
-        "run: {total_steps: 2560}\nenv: {name: mine.stuck, num_envs: 8, every_episode: true, at: 150}\n"
+        "run: {total_steps: 12800}\nenv: {name: mine.stuck, num_envs: 8, every_episode: true, at: 150}\n"
         "algorithm: {name: ppo, num_steps: 16, minibatches: 2}\n"
     )
     command = Path(rollbus.command()[0]).with_name("rollbus")

@@ -72,7 +72,7 @@ def test_killed_actor_and_scaling(rollbus: Runner) -> None:
     assert after, "no update after the kill"
     gaps = np.diff([max(t for t in times if t <= killed), *after])
     assert gaps.max() < 5
-    done = rollbus("scale", "actor=3", "--run-dir", str(run), timeout=40)
+    done = rollbus("scale", "actor=3", "--run-dir", str(run), "--timeout", "5", timeout=40)
     assert done.returncode == 0, done.stderr
     process.send_signal(signal.SIGTERM)
     process.wait(20)

@@ -47,7 +47,9 @@ class Member:
         self.slices = slices or []
         self._stats, self._state, self._on_registered = stats, state, on_registered
         self.registered: Registered | None = None
+        #: What went wrong last while the service lives on; the first one is told at once.
         self.failure = ""
+        self._told_failure = ""
         #: Somebody asked all services to stop (`rollbus stop`).
         self.stop_requested = False
         self._stage, self._since = "start", time.monotonic()
@@ -100,7 +102,8 @@ class Member:
         self.send(Leave(reason=reason))
 
     def _beat(self, now: float) -> None:
-        if now < self._next:
+        first_failure = bool(self.failure) and not self._told_failure
+        if now < self._next and not first_failure:
             return
         if self.registered is None:
             self._next = now + 1.0
@@ -113,6 +116,7 @@ class Member:
             )  # fmt: skip
             return
         self._next = now + self.registered.heartbeat_s
+        self._told_failure = self.failure
         self.send(
             Heartbeat(
                 stage=self._stage, since_s=now - self._since, deadline_s=self._deadline_s,

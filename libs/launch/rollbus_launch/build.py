@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import secrets
 import sys
@@ -168,6 +169,26 @@ _BUILDERS: dict[str, Callable[[_Context], Service]] = {
     "learner": lambda context: _when_spec_is_known(context, "learner-0", _learner),
     "evaluator": _evaluator,
 }
+
+
+#: What a service of each role imports when it is built, beside the plug-ins that its recipe names.
+_MODULES = {
+    "broker": ("rollbus_broker.broker",),
+    "hub": ("rollbus_simulator.hub",),
+    "actor": ("torch", "rollbus_actor.actor", "rollbus_core.weights.shm"),
+    "learner": ("torch", "rollbus_learner.learner", "rollbus_core.weights.shm"),
+    "evaluator": ("torch", "rollbus_launch.evaluator", "rollbus_simulator.hub", "rollbus_actor.actor"),
+}
+
+
+def preload(role: str, recipe: Any) -> None:
+    """Import what a service of ``role`` imports when it is built. Nothing starts, not even a thread."""
+    for name in _MODULES[role]:
+        importlib.import_module(name)
+    if "torch" in _MODULES[role]:
+        lookup.find("rollbus_policies", recipe.policy.name)
+    if role == "learner":
+        lookup.find("rollbus_learner.algorithms", recipe.algorithm.name)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from rollbus_core.config.load import load_resolved
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_launch import build
+from rollbus_launch.children import LAUNCHER_PID
 from rollbus_launch.notify import Notifier
 from rollbus_wire.errors import RollbusError
 
@@ -105,7 +106,7 @@ class _StopFlag:
 
 def _end_with_parent() -> None:
     """Under a launcher: get SIGTERM when it dies, so that nothing is left behind."""
-    parent = os.environ.get("ROLLBUS_LAUNCHER_PID")
+    parent = os.environ.get(LAUNCHER_PID)
     if parent is None or sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -10,8 +10,11 @@ from typing import Any
 
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
+from rollbus_launch import nursery
+from rollbus_launch.children import start_command
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher
+from rollbus_launch.nursery import Nursery
 from rollbus_launch.records import prepare_drawing
 from rollbus_wire.link import Envelope, Poller, ZmqLink
 from rollbus_wire.messages import (
@@ -34,7 +37,11 @@ class Session:
 
     def __init__(self, resolved: Any, paths: RunPaths, display: Any) -> None:
         self.recipe, self.paths, self.display = resolved.recipe, paths, display
-        self.launcher = LocalLauncher(paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit)
+        self.nursery = Nursery(paths) if nursery.available() else None
+        self.launcher = LocalLauncher(
+            paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit,
+            start=self.nursery.start if self.nursery else start_command,
+        )  # fmt: skip
         self.link = ZmqLink.connect(paths.registry, paths.run_id)
         self.member = Member(self.link, "launcher", "launcher-0")
         self.member.stage("watch")
@@ -72,6 +79,8 @@ class Session:
         finally:
             threading.Thread(target=prepare_drawing, daemon=True).start()
             self.launcher.down(self.recipe.deploy.stop_timeout_s)
+            if self.nursery:
+                self.nursery.close()
             self.link.close()
 
     def _handle(self, envelope: Envelope) -> None:

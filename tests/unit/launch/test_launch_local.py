@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollbus_core.paths import RunPaths
-from rollbus_launch.launchers import local
+from rollbus_launch import children
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
 
@@ -26,7 +26,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\nexec {sys.executable} {script} $*\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(local.sys, "executable", str(fake))
+    monkeypatch.setattr(children.sys, "executable", str(fake))
     ended: list[tuple[str, str]] = []
     made = LocalLauncher(paths, max_restarts=2, on_exit=lambda spec, pid, why: ended.append((spec.name, why)))
     made.script, made.ended = script, ended

@@ -48,10 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.run_dir:
         raise ConfigError("say where the run is: --run-dir DIR or ROLLBUS_RUN_DIR")
     _settle_config(RunPaths(arguments.run_dir), arguments.config)
-    _exit(serve(roles, arguments.index, Path(arguments.run_dir)))
+    end(serve(roles, arguments.index, Path(arguments.run_dir)))
 
 
-def _exit(code: int) -> NoReturn:
+def end(code: int) -> NoReturn:
     """End now: what was sent is flushed, and tearing down torch takes longer than stopping did.
 
     A failure may leave sockets that no service has closed; they are closed here.

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rollbus_core.paths import RunPaths
+from rollbus_launch.children import Child, start_command
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_wire.errors import RollbusError
 
@@ -30,7 +30,7 @@ class ProcessFailed(RollbusError):
 @dataclass
 class _Process:
     spec: ProcessSpec
-    popen: subprocess.Popen[bytes] | None = None
+    child: Child | None = None
     restarts: deque[float] = field(default_factory=deque)
     start_at: float = 0.0
     finished: bool = False
@@ -42,9 +42,12 @@ class LocalLauncher:
     """Starts, restarts and ends the processes of one run."""
 
     def __init__(
-        self, paths: RunPaths, *, max_restarts: int, on_exit: Callable[[ProcessSpec, int, str], None]
-    ) -> None:
+        self, paths: RunPaths, *, max_restarts: int,
+        on_exit: Callable[[ProcessSpec, int, str], None],
+        start: Callable[[RunPaths, ProcessSpec], Child] = start_command,
+    ) -> None:  # fmt: skip
         self.paths, self.max_restarts, self._on_exit = paths, max_restarts, on_exit
+        self._start_child = start
         self._processes: dict[str, _Process] = {}
 
     def up(self, process: ProcessSpec) -> None:
@@ -68,7 +71,7 @@ class LocalLauncher:
         return [
             {
                 "name": name,
-                "pid": p.popen.pid if p.popen else None,
+                "pid": p.child.pid if p.child else None,
                 "restarts": len(p.restarts),
                 "state": "ended" if p.finished else "up" if _running(p) else "starting",
             }
@@ -87,10 +90,10 @@ class LocalLauncher:
         """Notice ended processes and start again what is due. Raises `ProcessFailed`."""
         now = time.monotonic()
         for entry in self._processes.values():
-            if entry.popen and (code := entry.popen.poll()) is not None:
-                pid, entry.popen = entry.popen.pid, None
+            if entry.child and (code := entry.child.poll()) is not None:
+                pid, entry.child = entry.child.pid, None
                 self._ended(entry, code, pid, now)
-            if entry.popen is None and not entry.finished and now >= entry.start_at:
+            if entry.child is None and not entry.finished and now >= entry.start_at:
                 self._start(entry)
 
     def down(self, timeout_s: float) -> None:
@@ -108,27 +111,17 @@ class LocalLauncher:
                 _wait(entry, deadline)
 
     def _start(self, entry: _Process) -> None:
-        spec = entry.spec
-        self.paths.failure(spec.name).unlink(missing_ok=True)
-        command = [
-            sys.executable, "-m", "rollbus_launch", "serve", "+".join(spec.roles),
-            "--index", str(spec.index), "--run-dir", str(self.paths.root),
-        ]  # fmt: skip
-        environment = dict(os.environ, ROLLBUS_LAUNCHER_PID=str(os.getpid()), PYTHONUNBUFFERED="1")
-        with open(self.paths.logs / f"{spec.name}.stderr", "ab") as errors:
-            entry.popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
+        self.paths.failure(entry.spec.name).unlink(missing_ok=True)
+        entry.child = self._start_child(self.paths, entry.spec)
 
-    def _ended(self, entry: _Process, code: int, pid: int, now: float) -> None:
+    def _ended(self, entry: _Process, code: int, pid: int | None, now: float) -> None:
         reason = self._reason(entry.spec, code)
         while entry.restarts and now - entry.restarts[0] > RESTART_WINDOW_S:
             entry.restarts.popleft()
         wanted = code == 0 or entry.leaving
         given_up = self._fatal(entry.spec) or len(entry.restarts) >= self.max_restarts
         entry.finished = wanted or given_up
-        self._on_exit(entry.spec, pid, reason)
+        self._on_exit(entry.spec, pid or 0, reason)
         if wanted:
             return
         if given_up:
@@ -159,28 +152,29 @@ class LocalLauncher:
 
 
 def _running(entry: _Process) -> bool:
-    return entry.popen is not None and entry.popen.poll() is None
+    return entry.child is not None and entry.child.poll() is None
 
 
 def _signal(entry: _Process, number: signal.Signals) -> None:
     """To the whole session of the process, its workers included."""
-    if entry.popen is None or entry.popen.poll() is not None:
+    if entry.child is None or entry.child.poll() is not None:
         return
+    pid = entry.child.pid
     try:
-        if number == signal.SIGKILL:
-            os.killpg(entry.popen.pid, number)
+        if number == signal.SIGKILL and pid is not None:
+            os.killpg(pid, number)
         else:
-            entry.popen.send_signal(number)
+            entry.child.send_signal(number)
     except ProcessLookupError:
         pass
 
 
 def _wait(entry: _Process, deadline: float) -> None:
-    if entry.popen is None:
+    if entry.child is None:
         return
     try:
-        entry.popen.wait(max(0.1, deadline - time.monotonic()))
+        entry.child.wait(max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         _signal(entry, signal.SIGKILL)
-        entry.popen.wait()
+        entry.child.wait()
     entry.finished = True
