@@ -190,7 +190,7 @@ class Actor(Service):
             "version": self.engine.version.number if self.engine.version is not None else -1,
         }
         if self._versions is not None:
-            numbers["stale_reads"] = self._versions.stale_reads
+            numbers |= self._versions.numbers()
         if self.recorder is not None:
             numbers["chunks"] = self.recorder.num_chunks
             numbers |= {f"dropped_{reason}": n for reason, n in self.recorder.dropped.items()}

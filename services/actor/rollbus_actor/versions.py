@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
 from rollbus_actor.engines.base import InferenceEngine
 from rollbus_core.version import Version
-from rollbus_core.weights.base import WeightSource, from_image
+from rollbus_core.weights.age import age_s
+from rollbus_core.weights.base import WeightSource
 from rollbus_wire.errors import StaleRead
 from rollbus_wire.messages import Applied, Notice
 
@@ -23,6 +25,8 @@ class Versions:
         #: Versions that were overwritten or damaged before they could be read.
         self.stale_reads = 0
         self.last_problem = ""
+        #: From the learner's publish to acting here, of the version that acts; None before the first one.
+        self.latency_ms: float | None = None
 
     @property
     def pending(self) -> bool:
@@ -40,15 +44,31 @@ class Versions:
 
     def apply(self) -> Applied | None:
         """Read the newest version into the engine; None if there is none or it cannot be read whole,
-        which leaves the old one and waits for the next notice."""
+        which leaves the old one and waits for the next notice, or if it is still on its way here.
+
+        Raises `StaleRead` if the version changed while the engine took it: the engine then holds a
+        mixture, and its process must end.
+        """
         if self._pending is None:
             return None
-        (notice, since), self._pending = self._pending, None
-        try:
-            tensors = from_image(self._source.read(notice))
-        except StaleRead as error:
-            self.stale_reads += 1
-            self.last_problem = str(error)
+        wanted, since = self._pending
+        notice, known = self._source.local(wanted), self._engine.version
+        if notice is None or (known is not None and Version.of(notice.version) <= known):
             return None
-        self._engine.set_weights(Version.of(notice.version), tensors)
-        return Applied(notice.policy, list(notice.version), self._clock() - since)
+        if Version.of(notice.version) >= Version.of(wanted.version):
+            self._pending = None
+        with contextlib.ExitStack() as stack:
+            try:
+                tensors = stack.enter_context(self._source.open(notice))
+            except StaleRead as error:
+                self.stale_reads += 1
+                self.last_problem = str(error)
+                return None
+            self._engine.set_weights(Version.of(notice.version), tensors)
+        self.latency_ms = 1000.0 * age_s(notice)
+        return Applied(wanted.policy, list(notice.version), self._clock() - since)
+
+    def numbers(self) -> dict[str, float]:
+        """For heartbeats."""
+        latency = {} if self.latency_ms is None else {"weights_latency_ms": self.latency_ms}
+        return {"stale_reads": self.stale_reads, **latency}

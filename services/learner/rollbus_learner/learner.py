@@ -17,7 +17,7 @@ from rollbus_core.paths import RunPaths
 from rollbus_core.requests import Requests
 from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
-from rollbus_core.weights.base import WeightSink, to_image
+from rollbus_core.weights.base import Weights, WeightSink
 from rollbus_learner.algorithm import Algorithm
 from rollbus_learner.audit import Audit
 from rollbus_learner.checkpoint import Checkpoints
@@ -81,7 +81,7 @@ class Learner(Service):
         self._retry_at = 0.0
         self._opened = False
         self._notice: Notice | None = None
-        self._unpublished: bytes | None = None
+        self._unpublished: Weights | None = None
         #: Announced checkpoints that no evaluation has come for.
         self._awaited: list[Path] = []
         self._returns, self._shares = RecentReturn(), Shares(time.monotonic())
@@ -99,7 +99,7 @@ class Learner(Service):
         self._save_due = Every(self.recipe.checkpoint.every_steps, steps)
         self._eval_due = Every(self.recipe.eval.every_steps, steps)
         self._started = self._free_since = self._row_at = self._last_save = time.monotonic()
-        self._unpublished = self._image()
+        self._unpublished = self.trainer.published()
 
     def poll(self) -> bool:
         busy = False
@@ -196,7 +196,7 @@ class Learner(Service):
         times = [time.monotonic()]
         self.member.stage("update", max(2.0, 10 * self._update_s))
         metrics = self._apply(message, times)
-        self._unpublished = self._image()
+        self._unpublished = self.trainer.published()
         self._publish()
         times.append(time.monotonic())
         self._requests.ask(
@@ -252,11 +252,11 @@ class Learner(Service):
 
     # --- weights --------------------------------------------------------------------------------
 
-    def _image(self) -> bytes:
-        return to_image(self.trainer.published())
-
     def _publish(self) -> None:
-        """Give actors the newest version; again at the next turn if no buffer is free."""
+        """Give actors the newest version; again at the next turn if no buffer is free.
+
+        What is unpublished may view the parameters: they change only when it is replaced, too.
+        """
         if self._unpublished is None:
             return
         notice = self.weights.publish(self.trainer.counters.version, self._unpublished)

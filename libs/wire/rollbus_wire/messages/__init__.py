@@ -1,8 +1,8 @@
 """Every message of the wire, one dataclass each, and the table of their fields.
 
 Planes: ``peer`` (environment or robot <-> hub), ``data`` (hub <-> actor), ``registry`` (any
-service <-> broker) and ``store`` (actor, learner <-> broker). A message is named by its snake-case
-class name. Unknown fields are ignored, missing ones take their default.
+service <-> broker), ``store`` (actor, learner <-> broker) and ``weights`` (host <-> host). A message
+is named by its snake-case class name. Unknown fields are ignored, missing ones take their default.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ from .store import (
     Ticket,
     TicketRequest,
 )
+from .weights import FetchChunk, FetchWeights, WeightChunk, WeightManifest
 
 __all__ = [
     "PLANES", "PROTOCOL", "Array", "Arrays", "Message", "fields_hash", "from_data", "to_data",
     "Act", "Applied", "Assign", "Attach", "Attached", "Batch", "Cancel", "CheckpointSaved",
     "Command", "Commit", "Committed", "Consumed", "Detach", "Detached", "Done", "Durable",
-    "Evaluated", "Fault", "GetState", "Gone", "Goodbye", "Heartbeat", "Hello", "Leave",
-    "ListMembers", "Members", "Notice", "Observe", "OpenTable", "Outcome", "Ping", "Pong",
+    "Evaluated", "Fault", "FetchChunk", "FetchWeights", "GetState", "Gone", "Goodbye", "Heartbeat",
+    "Hello", "Leave", "ListMembers", "Members", "Notice", "Observe", "OpenTable", "Outcome", "Ping", "Pong",
     "Register", "Registered", "Release", "Released", "Reset", "Sample", "SetState", "SlicesChanged",
-    "Step", "TableState", "Tick", "Ticket", "TicketRequest", "Welcome",
+    "Step", "TableState", "Tick", "Ticket", "TicketRequest", "WeightChunk",
+    "WeightManifest", "Welcome",
 ]  # fmt: skip
 
 PLANES = {
@@ -77,6 +79,7 @@ PLANES = {
         OpenTable, TableState, TicketRequest, Ticket, Commit, Committed, Cancel, Sample, Batch,
         Consumed, Durable,
     ),
+    "weights": (FetchWeights, WeightManifest, FetchChunk, WeightChunk),
 }  # fmt: skip
 
 #: How each annotation is checked on arrival.

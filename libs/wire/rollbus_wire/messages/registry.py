@@ -100,6 +100,14 @@ class Notice(Message):
     num_bytes: int
     #: The run folder's path of the slot, for members of the same memory domain.
     slot: str = ""
+    #: What made ``digest``: "crc32" or "xxh3", over blocks of 16 MiB (docs/protocol.md, "Weights").
+    digest_kind: str = "crc32"
+    #: When publishing began: Unix time, and the monotonic clock of that machine's ``boot``.
+    published_s: float = 0.0
+    published_mono_s: float = 0.0
+    boot: str = ""
+    #: Where other hosts fetch it (plane ``weights``); empty: nowhere.
+    stream: str = ""
 
 
 @dataclass
