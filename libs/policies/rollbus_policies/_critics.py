@@ -13,6 +13,7 @@ from torch.nn import functional
 from rollbus_policies._networks import ACTIVATIONS, VALUE_GAIN, Mlp, apply, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import VectorInput, group_keys
+from rollbus_policies.trunk import Trunk
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
@@ -27,6 +28,11 @@ class ValueNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(self.output, self.body(x)).squeeze(-1)
+
+    def describe(self, trunk: Trunk, x: str) -> str:
+        """The same as operations of ``trunk`` on value ``x``."""
+        x = trunk.add("linear", self.body.describe(trunk, x), self.output.weight, self.output.bias)
+        return trunk.add("reshape", x, shape=())
 
 
 class _EnsembleLinear(nn.Module):

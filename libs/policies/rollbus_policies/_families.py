@@ -13,6 +13,7 @@ from rollbus_policies._networks import Convolutions, Mlp
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._policy import ActorCritic
 from rollbus_policies._transforms import ImageInput, VectorInput, is_image
+from rollbus_policies.trunk import Trunk
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
@@ -44,6 +45,14 @@ class MlpPolicy(ActorCritic):
         assert self.critic is not None
         own = self.config.critic == "own"
         return self.critic(self._critic_inputs(obs, self.normaliser) if own else features)
+
+    def describe_features(self, trunk: Trunk, obs: Mapping[str, str], state: str) -> tuple[str, str]:
+        return self.encoder.describe(trunk, self._inputs.describe(trunk, obs, self.normaliser)), ""
+
+    def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
+        own = self.config.critic == "own"
+        x = self._critic_inputs.describe(trunk, obs, self.normaliser) if own else features
+        return self.critic.describe(trunk, x)  # type: ignore[union-attr,operator]
 
 
 class RecurrentPolicy(ActorCritic):
@@ -99,6 +108,17 @@ class RecurrentPolicy(ActorCritic):
             return self.critic(features)
         return self.critic(torch.cat([self._critic_inputs(obs, self.normaliser), features.detach()], -1))
 
+    def describe_features(self, trunk: Trunk, obs: Mapping[str, str], state: str) -> tuple[str, str]:
+        x = self.encoder.describe(trunk, self._inputs.describe(trunk, obs, self.normaliser))
+        after = trunk.add("gru", x, state, *self.gru.all_weights[0])
+        return after, after
+
+    def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
+        x = features
+        if self.config.critic == "own":
+            x = trunk.concat([self._critic_inputs.describe(trunk, obs, self.normaliser), features])
+        return self.critic.describe(trunk, x)  # type: ignore[union-attr,operator]
+
 
 class _ImageEncoder(nn.Module):
     """Convolutions over the images of ``keys``, then the other keys, then further layers."""
@@ -129,6 +149,12 @@ class _ImageEncoder(nn.Module):
             x = torch.cat([x, self._vectors(obs, normalisers)], -1)
         return self.layers(x)
 
+    def describe(self, trunk: Trunk, obs: Mapping[str, str], normalisers: Normalisers) -> str:
+        x = self.convolutions.describe(trunk, self._images.describe(trunk, obs))
+        if self._vectors is not None:
+            x = trunk.concat([x, self._vectors.describe(trunk, obs, normalisers)])
+        return self.layers.describe(trunk, x)
+
 
 class _ImageCritic(nn.Module):
     """V from images: its own encoder and a value layer."""
@@ -140,6 +166,9 @@ class _ImageCritic(nn.Module):
 
     def forward(self, obs: Mapping[str, Tensor], normalisers: Normalisers) -> Tensor:
         return self.net(self.encoder(obs, normalisers))
+
+    def describe(self, trunk: Trunk, obs: Mapping[str, str], normalisers: Normalisers) -> str:
+        return self.net.describe(trunk, self.encoder.describe(trunk, obs, normalisers))
 
 
 class CnnPolicy(ActorCritic):
@@ -162,3 +191,11 @@ class CnnPolicy(ActorCritic):
     def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         assert self.critic is not None
         return self.critic(obs, self.normaliser) if self.config.critic == "own" else self.critic(features)
+
+    def describe_features(self, trunk: Trunk, obs: Mapping[str, str], state: str) -> tuple[str, str]:
+        return self.encoder.describe(trunk, obs, self.normaliser), ""
+
+    def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
+        if isinstance(self.critic, _ImageCritic):
+            return self.critic.describe(trunk, obs, self.normaliser)
+        return self.critic.describe(trunk, features)  # type: ignore[union-attr,operator]

@@ -19,6 +19,13 @@ from torch.nn import functional
 
 from rollbus_core import rng
 from rollbus_policies._bounds import Bounds
+from rollbus_policies._samplers import (
+    CategoricalSampler,
+    GaussianSampler,
+    MultiCategoricalSampler,
+    Sampler,
+    TanhGaussianSampler,
+)
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ActionSpec
 
@@ -75,6 +82,10 @@ class Head(nn.Module):
         """The stored action that executes as ``action`` (demonstrations); always finite."""
         return action
 
+    def sampler(self) -> Sampler:
+        """The same in numpy."""
+        raise NotImplementedError
+
     def initial_bias(self) -> Tensor:
         """Initial bias [num_params] of the layer before the head."""
         return torch.zeros(self.num_params)
@@ -108,6 +119,9 @@ class Categorical(Head):
 
     def entropy(self, params: Tensor) -> Tensor:
         return _categorical_entropy(params)
+
+    def sampler(self) -> Sampler:
+        return CategoricalSampler(self)
 
 
 class MultiCategorical(Head):
@@ -150,6 +164,9 @@ class MultiCategorical(Head):
     def entropy(self, params: Tensor) -> Tensor:
         return _categorical_entropy(params).sum(-1)
 
+    def sampler(self) -> Sampler:
+        return MultiCategoricalSampler(self, self.index.cpu().numpy(), self.absent.cpu().numpy(), _ABSENT)
+
 
 class Gaussian(Head):
     """Diagonal Gaussian with a learned state-independent log_std. Parameters: (mean, log_std).
@@ -187,6 +204,9 @@ class Gaussian(Head):
     def entropy(self, params: tuple[Tensor, Tensor]) -> Tensor:
         mean, log_std = params
         return (log_std + (0.5 + _HALF_LOG_2PI)).expand_as(mean).sum(-1)
+
+    def sampler(self) -> Sampler:
+        return GaussianSampler(self)
 
     def squash(self, action: Tensor) -> Tensor:
         return action.clamp(-1.0, 1.0)
@@ -263,6 +283,10 @@ class TanhGaussian(Gaussian):
         mean, log_std = params
         u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self.nodes
         return super().entropy(params) + (_log_slope(u) @ self.weights).sum(-1)
+
+    def sampler(self) -> Sampler:
+        limits = (LOG_STD_MIN, LOG_STD_MAX)
+        return TanhGaussianSampler(self, limits, self.nodes.cpu().numpy(), self.weights.cpu().numpy())
 
     def squash(self, action: Tensor) -> Tensor:
         return torch.tanh(action)

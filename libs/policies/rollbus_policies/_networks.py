@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rollbus_policies.trunk import Trunk
 from rollbus_wire.errors import SpecError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -51,11 +52,17 @@ class Mlp(nn.Module):
         self.layers = nn.ModuleList(linear(a, b, init, HIDDEN_GAIN) for a, b in zip(sizes, sizes[1:]))
         self._chain = tuple(self.layers)
         self.size = sizes[-1]
-        self._activation = ACTIVATIONS[activation]
+        self._activation, self._activation_name = ACTIVATIONS[activation], activation
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self._chain:
             x = self._activation(apply(layer, x))
+        return x
+
+    def describe(self, trunk: Trunk, x: str) -> str:
+        """The same as operations of ``trunk`` on value ``x``."""
+        for layer in self._chain:
+            x = trunk.add(self._activation_name, trunk.add("linear", x, layer.weight, layer.bias))
         return x
 
 
@@ -93,3 +100,13 @@ class Convolutions(nn.Module):
         for layer in self.layers:
             x = torch.relu(layer(x))
         return torch.relu(self.output(x.flatten(1)))
+
+    def describe(self, trunk: Trunk, x: str) -> str:
+        """The same as operations of ``trunk`` on value ``x``."""
+        for layer in self.layers:
+            assert isinstance(layer, nn.Conv2d)
+            stride, padding = layer.stride[0], int(layer.padding[0])
+            x = trunk.add("conv", x, layer.weight, layer.bias, stride=stride, padding=padding)
+            x = trunk.add("relu", x)
+        x = trunk.add("reshape", x, shape=(self.output.in_features,))
+        return trunk.add("relu", trunk.add("linear", x, self.output.weight, self.output.bias))

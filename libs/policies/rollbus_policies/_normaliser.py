@@ -11,6 +11,8 @@ import functools
 import torch
 from torch import Tensor, nn
 
+from rollbus_policies.trunk import Trunk
+
 #: Normalised values are cut at this many standard deviations.
 CLIP = 10.0
 #: A standard deviation below this (relative to the mean) counts as zero and divides by 1.
@@ -40,6 +42,10 @@ class Normaliser(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """float32 [..., *shape], normalised and cut at +-`CLIP`."""
         return (x - self.shift).mul_(self.scale).clamp_(-CLIP, CLIP)
+
+    def describe(self, trunk: Trunk, x: str) -> str:
+        """The same as an operation of ``trunk`` on value ``x``."""
+        return trunk.add("normalise", x, self.shift, self.scale, clip=CLIP)
 
     def unnormalise(self, x: Tensor) -> Tensor:
         """The inverse of `forward` for values it did not cut."""

@@ -17,8 +17,10 @@ from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._heads import Head, make_head
 from rollbus_policies._networks import OUTPUT_GAIN, apply, linear
 from rollbus_policies._normaliser import Normalisers
-from rollbus_policies._transforms import group_keys, is_vector, to_tensor
+from rollbus_policies._samplers import Sampler
+from rollbus_policies._transforms import group_keys, is_vector, to_tensor, trunk_input
 from rollbus_policies.base import Act, Ask, PolicySpec
+from rollbus_policies.trunk import Trunk, TrunkInput
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
@@ -49,6 +51,7 @@ class ActorCritic(nn.Module):
                 if is_vector(env.observation[key]):
                     self.normaliser.add(key, env.observation[key].shape)
         self.critic: nn.Module | None = None
+        self._env = env
 
     def build_output(self, num_features: int) -> None:
         """Add the layer from features to the head."""
@@ -75,6 +78,14 @@ class ActorCritic(nn.Module):
 
     def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         """V [...]; only called with a critic."""
+        raise NotImplementedError
+
+    def describe_features(self, trunk: Trunk, obs: Mapping[str, str], state: str) -> tuple[str, str]:
+        """`encode` of one decision as operations of ``trunk``; a state is "" where there is none."""
+        raise NotImplementedError
+
+    def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
+        """`value` as operations of ``trunk``."""
         raise NotImplementedError
 
     # --- the contract --------------------------------------------------------------------------
@@ -141,6 +152,44 @@ class ActorCritic(nn.Module):
         if "features" in want:
             result["features"] = features
         return result
+
+    # --- acting outside of `act`, for engines -----------------------------------------------------
+
+    def describe(self, value: bool) -> Trunk:
+        """Everything deterministic of `act` as data, with the critic's value if ``value``."""
+        if value:
+            self._need_critic()
+        trunk = Trunk(self.state_dict(keep_vars=True))
+        keys = {*self.keys, *(self.critic_keys if value else [])}
+        obs = {
+            key: trunk.input(f"obs/{key}", trunk_input(self._env.observation[key], self.spec.frame_stack))
+            for key in sorted(keys)
+        }
+        size = self.spec.state_size
+        state = trunk.input("state", TrunkInput("float32", (size,))) if size else ""
+        features, after = self.describe_features(trunk, obs, state)
+        trunk.outputs["params"] = trunk.add("linear", features, self.output.weight, self.output.bias)
+        if value:
+            trunk.outputs["value"] = self.describe_value(trunk, obs, features)
+        if after:
+            trunk.outputs["state"] = after
+        return trunk
+
+    def infer(self, inputs: Mapping[str, Tensor], value: bool) -> dict[str, Tensor]:
+        """What `describe` describes: "params", "value", "state" of inputs "obs/<key>" and "state"."""
+        obs = {key[4:]: tensor for key, tensor in inputs.items() if key.startswith("obs/")}
+        features, after = self.encode(obs, inputs.get("state"), None)
+        result = {"params": apply(self.output, features)}
+        if value:
+            self._need_critic()
+            result["value"] = self.value(obs, features)
+        if after is not None:
+            result["state"] = after
+        return result
+
+    def sampler(self) -> Sampler:
+        """Decides from "params" in numpy; gives "log_prob" and "entropy"."""
+        return self.head.sampler()
 
     def update_normaliser(self, batch: Mapping[str, Tensor], valid: Tensor) -> None:
         """Merge ``obs/<key>`` [..., (K,) *shape] where ``valid`` bool [...]; of a stack the newest frame."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rollbus_policies._normaliser import Normalisers
+from rollbus_policies.trunk import Trunk, TrunkInput
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ArraySpec, EnvSpec
 
@@ -53,6 +54,16 @@ def to_tensor(array: np.ndarray, device: torch.device) -> Tensor:
     return tensor if device.type == "cpu" else tensor.to(device)
 
 
+def trunk_input(array: ArraySpec, frame_stack: int) -> TrunkInput:
+    """``array`` as an input of a trunk."""
+    shape = (*([frame_stack] if frame_stack > 1 else []), *array.shape)
+    if np.dtype(array.dtype).kind in "fb":
+        return TrunkInput(array.dtype, shape)
+    low = 0 if array.low is None else int(np.min(array.low))
+    high = low + 1 if array.high is None else int(np.max(array.high))
+    return TrunkInput(array.dtype, shape, low, high)
+
+
 class VectorInput:
     """Several keys concatenated to one vector [..., size], in sorted key order."""
 
@@ -64,6 +75,10 @@ class VectorInput:
     def __call__(self, obs: Mapping[str, Tensor], normalisers: Normalisers | None) -> Tensor:
         parts = [part(obs[key], normalisers) for key, part in self._parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def describe(self, trunk: Trunk, obs: Mapping[str, str], normalisers: Normalisers | None) -> str:
+        """The same as operations of ``trunk`` on the values ``obs``."""
+        return trunk.concat([part.describe(trunk, obs[key], normalisers) for key, part in self._parts])
 
 
 class _Part:
@@ -97,6 +112,20 @@ class _Part:
             return x
         return x.unsqueeze(-1) if event_dims == 0 else x.flatten(x.ndim - event_dims)
 
+    def describe(self, trunk: Trunk, x: str, normalisers: Normalisers | None) -> str:
+        if self._num:
+            x = trunk.add("one_hot", x, low=self._low, num=self._num)
+        elif trunk.inputs[x].dtype != "float32":
+            x = trunk.add("float", x)
+        if self._image:
+            x = trunk.add("multiply", x, factor=1.0 / 255.0)
+        normaliser = None if normalisers is None else normalisers.of(self._key)
+        if normaliser is not None:
+            x = normaliser.describe(trunk, x)
+        if self._event_dims == 1 and not self._num:
+            return x
+        return trunk.add("reshape", x, shape=(self.size,))
+
 
 class ImageInput:
     """All image keys of equal height and width as one [L, channels, H, W], frames along channels."""
@@ -123,3 +152,19 @@ class ImageInput:
                 x = x.permute(0, 1, 4, 2, 3)
             images.append(x.flatten(1, 2).float() * (1.0 / 255.0 if scaled else 1.0))
         return (images[0] if len(images) == 1 else torch.cat(images, 1)), lead
+
+    def describe(self, trunk: Trunk, obs: Mapping[str, str]) -> str:
+        """The same as operations of ``trunk`` on the values ``obs``."""
+        images = []
+        for key, layout, scaled in zip(self.keys, self._layouts, self._bytes):
+            x, shape = obs[key], trunk.inputs[obs[key]].shape
+            frames = shape[0] if self._stacked else 1
+            if not self._stacked:
+                x = trunk.add("reshape", x, shape=(1, *shape))
+            if layout == "HWC":
+                x = trunk.add("permute", x, axes=(0, 1, 4, 2, 3))
+            channels = shape[-1 if layout == "HWC" else -3]
+            x = trunk.add("reshape", x, shape=(frames * channels, self.height, self.width))
+            x = trunk.add("float", x)
+            images.append(trunk.add("multiply", x, factor=1.0 / 255.0) if scaled else x)
+        return trunk.concat(images)

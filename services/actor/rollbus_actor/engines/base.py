@@ -1,7 +1,11 @@
 """The contract of an inference engine. Importing this needs no torch.
 
-An engine file has ``Engine(policy, device, threads)``. An actor calls it from one thread; weights may
-be set from another one.
+An engine file has ``Engine(policy, device, threads)`` and, where it wants them, ``Config`` (a pydantic
+model of its settings, then the fourth argument), ``declines(policy, device)`` (why it cannot serve; "" if
+it can), ``START_S`` (seconds to its first pass; without it `auto` leaves the engine out),
+``variants(device)`` (options worth a measurement) and ``EXACT`` (engine and options that stand in where
+results must not depend on a choice). An actor calls an engine from one thread; weights may be set from
+another one.
 """
 
 from __future__ import annotations
@@ -10,12 +14,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from pydantic import ValidationError
 
 from rollbus_accel.backends.base import backends, choose, resolve_device
 from rollbus_core.version import Version
 from rollbus_policies.base import Act, Ask
 from rollbus_wire import lookup
-from rollbus_wire.errors import SpecError
+from rollbus_wire.errors import ConfigError, SpecError
 
 
 class Forward(NamedTuple):
@@ -70,16 +75,47 @@ def check_tensors(
         )
 
 
-def make_engine(name: str, policy: Any, *, device: str = "auto", threads: int = 0) -> InferenceEngine:
+def make_engine(
+    name: str, policy: Any, *, device: str = "auto", threads: int = 0,
+    options: Mapping[str, Any] | None = None, exact: bool = False,
+) -> InferenceEngine:  # fmt: skip
     """The engine ``name`` (a file of this package, or the dotted path of a module) around ``policy``.
 
-    ``device`` "auto" is the best that this machine has. Raises `ConfigError`.
+    ``device`` "auto" is the best that this machine has. ``options``: the engine's own settings. ``exact``:
+    results must not depend on a choice by measurement or on another library's arithmetic. Raises
+    `ConfigError`.
     """
+    module = lookup.find("rollbus_actor.engines", name)
+    if exact and hasattr(module, "EXACT"):
+        name, options = module.EXACT
+        module = lookup.find("rollbus_actor.engines", name)
+    place = _resolved(device)
+    config = engine_config(module, name, options or {})
+    engine: InferenceEngine = module.Engine(policy, place, threads, *([] if config is None else [config]))
+    return engine
+
+
+def engine_config(module: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """``options`` as the `Config` of an engine's ``module``; None if it has none. Raises `ConfigError`."""
+    if not hasattr(module, "Config"):
+        if options:
+            raise ConfigError(f"actor.engine_options {sorted(options)}: engine {name!r} has no settings")
+        return None
+    try:
+        return module.Config(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        known = ", ".join(module.Config.model_fields)
+        raise ConfigError(
+            f"actor.engine_options.{key}: {first['msg']}, came {first['input']!r}; engine {name!r} "
+            f"knows {known}"
+        ) from None
+
+
+def _resolved(device: str) -> str:
     kind = device.partition(":")[0]
     if device == "auto":
-        device = resolve_device(device, choose())
-    else:
-        usable = [b for b in backends() if b.device == kind and b.available()[0]]
-        device = resolve_device(device, usable[0] if usable else choose("cpu"))
-    engine: InferenceEngine = lookup.find("rollbus_actor.engines", name).Engine(policy, device, threads)
-    return engine
+        return resolve_device(device, choose())
+    usable = [b for b in backends() if b.device == kind and b.available()[0]]
+    return resolve_device(device, usable[0] if usable else choose("cpu"))
