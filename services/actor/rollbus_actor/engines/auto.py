@@ -111,7 +111,7 @@ class Engine:
             if reason:
                 self.trials.append(Trial(name, float("inf"), reason))
                 continue
-            variants: list[dict[str, Any]] = getattr(module, "variants", lambda _: [{}])(self._device)
+            variants = getattr(module, "variants", _only_defaults)(self._device)
             for options in variants:
                 label = " ".join([name, *map(str, options.values())])
                 yield label, self._maker(module, name, options)
@@ -133,3 +133,7 @@ class Engine:
             run(engine)
             times.append(self._clock() - began)
         return median(times)
+
+
+def _only_defaults(_: str) -> list[dict[str, Any]]:
+    return [{}]
