@@ -53,7 +53,7 @@ def _all_masked(dtype: torch.dtype) -> Arguments:
     return made
 
 
-CASES = [_sized(*size) for size in ((1, 1), (2, 3), (7, 1), (33, 65), (128, 40))]
+CASES = [_sized(*size) for size in ((1, 1), (7, 3), (35, 33), (70, 2))]
 CASES.append(Case("all-masked", _all_masked, poison=poison))
 
 

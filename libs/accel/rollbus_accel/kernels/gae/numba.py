@@ -1,4 +1,8 @@
-"""GAE on the CPU: one pass, time backwards, the carry of a row of columns kept beside the output."""
+"""GAE on the CPU: one pass, time backwards.
+
+What is carried lies in a buffer of its own: a loop that reads the output row it wrote before cannot be
+proved free of overlap, and then is not vectorised.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from numba import njit
 from torch import Tensor
 
 from rollbus_accel.kernels.arrays import flags, float32
+from rollbus_accel.kernels.loops import BLOCK, FASTMATH
 
 Array = np.ndarray
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz", "arcp", "reassoc"}, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")
 def _gae(
     reward: Array,
     discount: Array,
@@ -27,20 +32,22 @@ def _gae(
 ) -> None:
     num_steps, num_rows = reward.shape
     zero = np.float32(0.0)
-    for n in range(num_rows):
-        ok = valid[-1, n]
-        follow = zero if terminated[-1, n] else next_value[-1, n]
-        delta = reward[-1, n] + discount[-1, n] * follow - value[-1, n]
-        advantage[-1, n] = delta if ok else zero
-        target[-1, n] = delta + value[-1, n] if ok else zero
-    for t in range(num_steps - 2, -1, -1):
-        for n in range(num_rows):
-            ok, v, g = valid[t, n], value[t, n], discount[t, n]
-            follow = zero if terminated[t, n] else next_value[t, n]
-            decay = g * lam if valid[t + 1, n] & (not done[t, n]) else zero
-            total = reward[t, n] + g * follow - v + decay * advantage[t + 1, n]
-            advantage[t, n] = total if ok else zero
-            target[t, n] = total + v if ok else zero
+    carry = np.empty(min(num_rows, BLOCK), np.float32)
+    for start in range(0, num_rows, BLOCK):
+        carry[:] = zero
+        for t in range(num_steps - 1, -1, -1):
+            part = slice(start, start + BLOCK)
+            r, g, v, after = reward[t, part], discount[t, part], value[t, part], next_value[t, part]
+            ends, last, counts = terminated[t, part], done[t, part], valid[t, part]
+            a, y = advantage[t, part], target[t, part]
+            for n in range(len(a)):
+                follow = zero if ends[n] else after[n]
+                decay = zero if last[n] else g[n] * lam
+                total = r[n] + g[n] * follow - v[n] + decay * carry[n]
+                # What is not valid hands on 0, so nothing crosses it.
+                total = total if counts[n] else zero
+                carry[n] = a[n] = total
+                y[n] = total + v[n] if counts[n] else zero
 
 
 def gae(
