@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rollbus_core.version import Version
+from rollbus_core.weights import digests
 from rollbus_core.weights.base import from_image, to_image
 from rollbus_core.weights.shm import HEADER_BYTES, Header, WeightReader, WeightWriter, buffer_path
 from rollbus_wire.errors import SharedMemoryFull, StaleRead
@@ -35,6 +36,94 @@ def test_round_trip(prefix: Path) -> None:
     found = from_image(WeightReader(prefix).read(notice))
     assert set(found) == {"a", "n"}
     assert np.array_equal(found["a"], tensors["a"]) and found["n"] == 7
+
+
+def test_tensors_are_read_in_place_and_the_pin_ends_with_the_block(prefix: Path) -> None:
+    writer, reader = WeightWriter(prefix), WeightReader(prefix)
+    for number in range(8):
+        value = np.full((3, 5), number, np.float32)
+        notice = writer.publish((0, number), {"w": value.T, "n": np.array(number)})
+        assert notice is not None and writer.publishes_skipped == 0
+        with reader.open(notice) as tensors:
+            assert np.array_equal(tensors["w"], value.T) and tensors["n"] == number
+            assert not tensors["w"].flags.writeable
+            assert tensors["w"].base is not None
+        assert np.array_equal(from_image(reader.read(notice))["w"], value.T)
+
+
+def test_damage_is_found_before_anything_is_seen(prefix: Path) -> None:
+    notice = WeightWriter(prefix).publish((0, 1), {"w": np.arange(50.0)})
+    assert notice is not None
+    with open(buffer_path(prefix, notice.buffer), "r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(b"x")
+    reader = WeightReader(prefix)
+    with pytest.raises(StaleRead, match="the old version stays"), reader.open(notice):
+        raise AssertionError("the block must not be entered")
+    with reader.open(notice, verify=False) as tensors:
+        assert tensors["w"].shape == (50,)
+
+
+def test_a_change_under_the_lock_is_a_mixture(prefix: Path) -> None:
+    writer, reader = WeightWriter(prefix), WeightReader(prefix)
+    notice = writer.publish((0, 1), {"w": np.arange(50.0)})
+    assert notice is not None
+    with pytest.raises(StaleRead, match="generation 77"), reader.open(notice):
+        with open(buffer_path(prefix, notice.buffer), "r+b") as file:  # a writer that ignores the lock
+            Header(generation=77).write(file.fileno())
+
+
+def test_a_file_that_is_too_short_is_stale_and_no_bus_error(prefix: Path) -> None:
+    notice = WeightWriter(prefix).publish((0, 1), {"w": np.arange(5000.0)})
+    assert notice is not None
+    os.truncate(buffer_path(prefix, notice.buffer), 4096)
+    with pytest.raises(StaleRead, match="has 4096 bytes"):
+        WeightReader(prefix).read(notice)
+
+
+def test_a_slot_that_was_made_anew_is_mapped_anew(prefix: Path) -> None:
+    reader = WeightReader(prefix)
+    for number in range(2):
+        writer = WeightWriter(prefix)
+        notice = writer.publish((number, 1), {"w": np.full(9, number)})
+        assert notice is not None
+        with reader.open(notice) as tensors:
+            assert (tensors["w"] == number).all()
+        for buffer in range(3):
+            buffer_path(prefix, buffer).unlink()
+
+
+_READER = """
+import sys, time
+from pathlib import Path
+from rollbus_core.weights.shm import WeightReader
+from rollbus_wire.messages import Notice
+notice = Notice("policy", [0, 1], *(int(x) for x in sys.argv[2:6]), digest_kind=sys.argv[6])
+with WeightReader(Path(sys.argv[1])).open(notice) as tensors:
+    print(int(tensors["w"].sum()), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_reader_that_dies_gives_its_pin_back(prefix: Path) -> None:
+    writer = WeightWriter(prefix)
+    notice = writer.publish((0, 1), {"w": np.ones(1 << 16)})
+    assert notice is not None
+    numbers = [notice.buffer, notice.generation, notice.digest, notice.num_bytes]
+    command = [sys.executable, "-c", _READER, str(prefix), *map(str, numbers), notice.digest_kind]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None and int(process.stdout.readline()) == 1 << 16
+    for number in range(2, 8):
+        later = writer.publish((0, number), {"w": np.ones(4)})
+        assert later is not None and later.buffer != notice.buffer
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    buffers = set()
+    for number in range(8, 12):
+        later = writer.publish((0, number), {"w": np.ones(4)})
+        assert later is not None
+        buffers.add(later.buffer)
+    assert notice.buffer in buffers and writer.publishes_skipped == 0
 
 
 def test_header_is_as_documented(prefix: Path) -> None:
@@ -165,7 +254,9 @@ def test_a_writer_killed_in_mid_copy_leaves_no_mixture(prefix: Path) -> None:
             if len(fields) != 4:
                 continue
             number, buffer, generation, digest = fields
-            notice = Notice("policy", [0, number], buffer, generation, digest, 1 << 22)
+            notice = Notice(
+                "policy", [0, number], buffer, generation, digest, 1 << 22, digest_kind=digests.BEST
+            )  # fmt: skip
             try:
                 image = WeightReader(prefix).read(notice)
             except StaleRead:

@@ -30,6 +30,10 @@ def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(num_threads(), thread_name_prefix="weights")
 
 
+# Threads do not survive a fork.
+os.register_at_fork(after_in_child=pool.cache_clear)
+
+
 def shared_pool(num_bytes: int) -> ThreadPoolExecutor | None:
     """`pool`, or None if ``num_bytes`` are too few to share or there is one core."""
     return pool() if num_bytes >= MIN_SHARED_BYTES and num_threads() > 1 else None

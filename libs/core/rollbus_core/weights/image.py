@@ -20,9 +20,9 @@ ALIGNMENT = 64
 _LENGTH = struct.Struct("<Q")
 _NUMPY = {
     "BOOL": "?", "I8": "i1", "U8": "u1", "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4",
-    "I64": "<i8", "U64": "<u8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
+    "I64": "<i8", "U64": "<u8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2",
 }  # fmt: skip
-_LABELS = {np.dtype(code): label for label, code in _NUMPY.items()}
+_LABELS = {np.dtype(code): label for label, code in _NUMPY.items() if label != "BF16"}
 
 
 class Entry(NamedTuple):
@@ -33,6 +33,11 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
     start: int
     stop: int
+
+    @property
+    def dtype(self) -> np.dtype:
+        """As numpy sees it; bfloat16, which numpy lacks, is its bits."""
+        return np.dtype(_NUMPY[self.label])
 
 
 class Layout(NamedTuple):
@@ -50,7 +55,8 @@ class Layout(NamedTuple):
             value = tensors[name]
             if value.dtype not in _LABELS:
                 raise SpecError(
-                    f"weight {name!r} has dtype {value.dtype}; an image holds {', '.join(_NUMPY)}: cast it"
+                    f"weight {name!r} has dtype {value.dtype}, which no image holds; cast it to one of "
+                    f"{', '.join(map(str, _LABELS))}"
                 )
             entries.append(Entry(name, _LABELS[value.dtype], value.shape, place, place + value.nbytes))
             place += value.nbytes
@@ -71,7 +77,7 @@ class Layout(NamedTuple):
         """The tensors as views of ``image`` (uint8), which may be written if ``image`` may."""
         data = image[len(self.header) : self.num_bytes]
         return {
-            e.name: data[e.start : e.stop].view(_NUMPY[e.label]).reshape(e.shape) for e in self.entries
+            e.name: data[e.start : e.stop].view(e.dtype).reshape(e.shape) for e in self.entries
         }  # fmt: skip
 
     def write(self, image: np.ndarray, tensors: Mapping[str, np.ndarray]) -> None:
@@ -83,12 +89,12 @@ class Layout(NamedTuple):
 def read_layout(image: np.ndarray) -> Layout:
     """What ``image`` (uint8) says it holds, checked against its size; raises `StaleRead`."""
     try:
-        (length,) = _LENGTH.unpack_from(image)
+        (length,) = _LENGTH.unpack(image[: _LENGTH.size].tobytes())
         if length > image.size - _LENGTH.size:
             raise ValueError(f"a header of {length} bytes")
         header = image[: _LENGTH.size + length].tobytes()
         table = json.loads(header[_LENGTH.size :])
-        entries = sorted(_entries(table), key=lambda entry: entry.start)
+        entries = sorted(_entries(table), key=lambda entry: (entry.start, entry.stop))
         _check_places(entries, image.size - len(header))
     except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
         raise StaleRead(f"weight image of {image.size} bytes is not readable: {error}") from None
@@ -106,7 +112,7 @@ def _check_places(entries: list[Entry], num_bytes: int) -> None:
     """Raise `ValueError` unless ``entries`` fill ``num_bytes`` without holes, each with its shape's size."""
     place = 0
     for entry in entries:
-        size = int(np.prod(entry.shape, dtype=np.int64)) * np.dtype(_NUMPY[entry.label]).itemsize
+        size = int(np.prod(entry.shape, dtype=np.int64)) * entry.dtype.itemsize
         if entry.start != place or entry.stop - entry.start != size or min(entry.shape, default=0) < 0:
             raise ValueError(f"tensor {entry.name!r} at {entry.start}:{entry.stop}")
         place = entry.stop

@@ -237,6 +237,8 @@ class WeightReader:
             self._check(descriptor, notice)
             yield descriptor
         finally:
+            # A mapping keeps a duplicate of the descriptor, and with it the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _check(self, descriptor: int, notice: Notice) -> None:

@@ -17,7 +17,7 @@ class FetchWeights(Message):
     base: List[int] = field(default_factory=list)
     #: Digest of the encoded image that the asker has.
     base_digest: int = 0
-    #: "bfloat16" or "float16": how float32 tensors travel; empty: as they are.
+    #: "bfloat16": how float32 tensors travel; empty: as they are.
     cast: str = ""
     #: Patterns (shell style) of the tensors that may have changed since ``base``; empty: all.
     names: List[Any] = field(default_factory=list)
@@ -53,11 +53,13 @@ class FetchChunk(Message):
     index: int
     #: Bytes per second that the asker has seen come in; 0: not known yet.
     link_bytes_per_s: float = 0.0
+    #: Packings that the asker can undo.
+    accept: List[Any] = field(default_factory=list)
 
 
 @dataclass
 class WeightChunk(Message):
-    """Bytes ``index * chunk_bytes`` onward; ``packing`` is "" or "zlib"."""
+    """Bytes ``index * chunk_bytes`` onward; ``packing`` is "", "zlib" or "zstd"."""
 
     stream: str
     index: int
@@ -65,3 +67,5 @@ class WeightChunk(Message):
     #: Of the bytes after unpacking.
     digest: int
     packing: str = ""
+    #: Before packing, bytes were sorted by their place in items of this size.
+    width: int = 1
