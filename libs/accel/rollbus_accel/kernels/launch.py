@@ -59,6 +59,11 @@ def num_warps(num_elements: int, warp_size: int, per_thread: int = 8) -> int:
     return max(1, min(most, power_of_two(wanted)))
 
 
+def time_tile(num_steps: int, warp_size: int) -> tuple[int, int]:
+    """(steps, columns) of a tile that is scanned at once: a warp wide and at most 1024 elements."""
+    return block(num_steps, most=1024 // warp_size), warp_size
+
+
 def ceil_div(a: int, b: int) -> int:
     """``a / b`` rounded up: programs for ``a`` elements in blocks of ``b``."""
     return -(-a // b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rollbus_accel.kernels.benches import Bench
 from rollbus_accel.kernels.cases import Arguments, Case, generator
 from rollbus_accel.kernels.gae import gae
 
@@ -108,3 +109,17 @@ def truncation_by_hand() -> None:
 
 
 IDENTITIES = [lambda_one_is_return_minus_value, lambda_zero_is_the_temporal_difference, truncation_by_hand]
+
+
+def _bench(steps: int, rows: int, quick: bool = False) -> Bench:
+    size = steps * rows
+    return Bench(
+        f"{steps}x{rows}",
+        lambda dtype: trajectory(steps, rows, dtype) | {"lam": 0.95},
+        num_bytes=lambda itemsize: size * (4 * itemsize + 3 + 8),
+        dtypes=(torch.float32,),
+        quick=quick,
+    )
+
+
+BENCH = [_bench(512, 16384), _bench(128, 4096, quick=True)]

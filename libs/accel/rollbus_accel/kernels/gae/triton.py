@@ -15,8 +15,6 @@ from torch import Tensor
 from rollbus_accel.kernels import launch
 from rollbus_accel.kernels.base import Variant
 
-BLOCK_T = 32
-
 
 @triton.jit
 def _then(decay_later, sum_later, decay, total):
@@ -85,8 +83,8 @@ def gae(
         return advantage, target
     num_steps, num_rows = reward.shape
     warp_size = launch.properties(reward.device).warp_size
-    block_t = launch.block(num_steps, most=BLOCK_T)
-    _gae[(launch.ceil_div(num_rows, warp_size),)](
+    block_t, block_n = launch.time_tile(num_steps, warp_size)
+    _gae[(launch.ceil_div(num_rows, block_n),)](
         *inputs,
         advantage,
         target,
@@ -94,8 +92,8 @@ def gae(
         num_steps,
         num_rows,
         BLOCK_T=block_t,
-        BLOCK_N=warp_size,
-        num_warps=launch.num_warps(block_t * warp_size, warp_size),
+        BLOCK_N=block_n,
+        num_warps=launch.num_warps(block_t * block_n, warp_size, per_thread=4),
     )
     return advantage, target
 
@@ -105,12 +103,13 @@ def _variant(number: str, warp_size: int) -> Variant:
     flags = {f"{n}_ptr": "*i1" for n in ("terminated", "done", "valid")}
     outputs = {"advantage_ptr": "*fp32", "target_ptr": "*fp32"}
     sizes = {"lam": "fp32", "num_steps": "i32", "num_rows": "i32"}
+    block_t, block_n = launch.time_tile(128, warp_size)
     return Variant(
         f"gae-{number}-{warp_size}",
         _gae,
         numbers | flags | outputs | sizes,
-        {"BLOCK_T": BLOCK_T, "BLOCK_N": warp_size},
-        num_warps=launch.num_warps(BLOCK_T * warp_size, warp_size),
+        {"BLOCK_T": block_t, "BLOCK_N": block_n},
+        num_warps=launch.num_warps(block_t * block_n, warp_size, per_thread=4),
     )
 
 

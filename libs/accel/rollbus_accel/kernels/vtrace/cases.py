@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rollbus_accel.kernels.benches import Bench
 from rollbus_accel.kernels.cases import Arguments, Case, generator
 from rollbus_accel.kernels.gae import gae
 from rollbus_accel.kernels.gae.cases import poison as poison_trajectory
@@ -90,3 +91,17 @@ def by_hand() -> None:
 
 
 IDENTITIES = [on_policy_targets_are_those_of_gae, never_taken_actions_teach_nothing, by_hand]
+
+
+def _bench(steps: int, rows: int, quick: bool = False) -> Bench:
+    size = steps * rows
+    return Bench(
+        f"{steps}x{rows}",
+        lambda dtype: _arguments(steps, rows, dtype),
+        num_bytes=lambda itemsize: size * (5 * itemsize + 3 + 8),
+        dtypes=(torch.float32,),
+        quick=quick,
+    )
+
+
+BENCH = [_bench(512, 16384), _bench(128, 4096, quick=True)]

@@ -16,8 +16,6 @@ from rollbus_accel.kernels import launch
 from rollbus_accel.kernels.base import Variant
 from rollbus_accel.kernels.vtrace.reference import MAX_LOG_RATIO
 
-BLOCK_T = 32
-
 
 @triton.jit
 def _then(
@@ -114,8 +112,8 @@ def vtrace(
         return advantage, target
     num_steps, num_rows = reward.shape
     warp_size = launch.properties(reward.device).warp_size
-    block_t = launch.block(num_steps, most=BLOCK_T)
-    _vtrace[(launch.ceil_div(num_rows, warp_size),)](
+    block_t, block_n = launch.time_tile(num_steps, warp_size)
+    _vtrace[(launch.ceil_div(num_rows, block_n),)](
         *(x.contiguous() for x in columns),
         advantage,
         target,
@@ -126,8 +124,8 @@ def vtrace(
         num_steps,
         num_rows,
         BLOCK_T=block_t,
-        BLOCK_N=warp_size,
-        num_warps=launch.num_warps(block_t * warp_size, warp_size),
+        BLOCK_N=block_n,
+        num_warps=launch.num_warps(block_t * block_n, warp_size, per_thread=4),
     )
     return advantage, target
 
@@ -139,12 +137,13 @@ def _variant(number: str, warp_size: int) -> Variant:
     signature |= {"advantage_ptr": "*fp32", "target_ptr": "*fp32"}
     signature |= {name: "fp32" for name in ("lam", "rho_clip", "c_clip", "max_log_ratio")}
     signature |= {"num_steps": "i32", "num_rows": "i32"}
+    block_t, block_n = launch.time_tile(128, warp_size)
     return Variant(
         f"vtrace-{number}-{warp_size}",
         _vtrace,
         signature,
-        {"BLOCK_T": BLOCK_T, "BLOCK_N": warp_size},
-        num_warps=launch.num_warps(BLOCK_T * warp_size, warp_size),
+        {"BLOCK_T": block_t, "BLOCK_N": block_n},
+        num_warps=launch.num_warps(block_t * block_n, warp_size, per_thread=4),
     )
 
 
