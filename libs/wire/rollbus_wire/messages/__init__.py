@@ -1,8 +1,9 @@
 """Every message of the wire, one dataclass each, and the table of their fields.
 
 Planes: ``peer`` (environment or robot <-> hub), ``data`` (hub <-> actor), ``registry`` (any
-service <-> broker), ``store`` (actor, learner <-> broker) and ``weights`` (host <-> host). A message
-is named by its snake-case class name. Unknown fields are ignored, missing ones take their default.
+service <-> broker), ``store`` (actor, learner <-> broker), ``weights`` (host <-> host) and ``policy``
+(anyone <-> a policy service). A message is named by its snake-case class name. Unknown fields are
+ignored, missing ones take their default.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .base import PROTOCOL, Array, Arrays, Message
 from .common import Fault, Ping, Pong
 from .data import Act, Attach, Attached, Detach, Detached, Tick
 from .peer import GetState, Goodbye, Hello, Observe, Outcome, Reset, SetState, Step, Welcome
+from .policy import Decide, Decided
 from .registry import (
     Applied,
     Assign,
@@ -58,7 +60,7 @@ __all__ = [
     "PLANES", "PROTOCOL", "Array", "Arrays", "Message", "fields_hash", "from_data", "to_data",
     "Act", "Applied", "Assign", "Attach", "Attached", "Batch", "Cancel", "CheckpointSaved",
     "Command", "Commit", "Committed", "Consumed", "Detach", "Detached", "Done", "Durable",
-    "Evaluated", "Fault", "FetchChunk", "FetchWeights", "GetState", "Gone", "Goodbye", "Heartbeat",
+    "Evaluated", "Fault", "Decide", "Decided", "FetchChunk", "FetchWeights", "GetState", "Gone", "Goodbye", "Heartbeat",
     "Hello", "Leave", "ListMembers", "Members", "Notice", "Observe", "OpenTable", "Outcome", "Ping", "Pong",
     "Register", "Registered", "Release", "Released", "Reset", "Sample", "SetState", "SlicesChanged",
     "Step", "TableState", "Tick", "Ticket", "TicketRequest", "WeightChunk",
@@ -80,6 +82,7 @@ PLANES = {
         Consumed, Durable,
     ),
     "weights": (FetchWeights, WeightManifest, FetchChunk, WeightChunk),
+    "policy": (Decide, Decided),
 }  # fmt: skip
 
 #: How each annotation is checked on arrival.
