@@ -14,7 +14,7 @@ from rollbus_wire.spec import EnvSpec
 
 
 def policy_service(checkpoint: Path, recipe: Any, link: Link) -> PolicyService:
-    """The service behind ``link``, a bound one, ready to run; engine and device are the recipe's ``actor``."""
+    """The service behind ``link``, a bound one; engine and device are those of the recipe's ``actor``."""
     from rollbus_actor.engines.base import make_engine
     from rollbus_core.checkpoints import load_policy_tensors
     from rollbus_policies import base
