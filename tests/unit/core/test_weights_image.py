@@ -151,6 +151,7 @@ def two(changed: float, size: int = 200_000) -> tuple[Layout, np.ndarray, np.nda
 def test_a_delta_gives_the_new_image_to_the_last_bit(changed: float) -> None:
     layout, old, new = two(changed)
     found = delta.diff(layout, old, new)
+    assert found is not None
     delta.apply(layout, old, found)
     assert np.array_equal(old, new)
 

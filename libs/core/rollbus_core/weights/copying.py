@@ -54,7 +54,7 @@ def copy_tensors(targets: Mapping[str, np.ndarray], sources: Mapping[str, np.nda
         for target, source in pairs:
             np.copyto(target, source)
         return
-    for _ in threads.map(_copy, _blocks(pairs)):
+    for _ in threads.map(_copy, blocks(pairs, BLOCK_BYTES)):
         pass
 
 
@@ -62,13 +62,15 @@ def _copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
     np.copyto(*pair)
 
 
-def _blocks(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """``pairs`` with the large ones cut along their flat order."""
+def blocks(
+    pairs: Iterable[tuple[np.ndarray, np.ndarray]], num_bytes: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """``pairs`` with the large ones cut along their flat order into ``num_bytes`` of the source each."""
     for target, source in pairs:
-        if source.nbytes <= BLOCK_BYTES or not (target.flags.c_contiguous and source.flags.c_contiguous):
+        if source.nbytes <= num_bytes or not (target.flags.c_contiguous and source.flags.c_contiguous):
             yield target, source
             continue
         flat_target, flat_source = target.reshape(-1), source.reshape(-1)
-        step = BLOCK_BYTES // source.itemsize
+        step = num_bytes // source.itemsize
         for start in range(0, source.size, step):
             yield flat_target[start : start + step], flat_source[start : start + step]

@@ -25,20 +25,28 @@ SPARSE, DENSE = 1, 2
 _RECORD = struct.Struct("<IIQ")
 #: Elements that are compared in one go: 64 blocks, so that the temporary arrays stay in the cache.
 _STEP = BLOCK << 6
+#: Where one element in so many says that most have changed, nobody lists places; small tensors are exempt.
+_SAMPLE, _SLACK = 101, 1 << 16
 
 
-def diff(layout: Layout, old: np.ndarray, new: np.ndarray, names: Sequence[str] = ()) -> np.ndarray:
-    """What makes ``new`` of ``old`` (uint8 images of ``layout``), uint8.
+def diff(
+    layout: Layout, old: np.ndarray, new: np.ndarray, names: Sequence[str] = (), max_bytes: int | None = None
+) -> np.ndarray | None:
+    """What makes ``new`` of ``old`` (uint8 images of ``layout``), uint8; None if that is above ``max_bytes``.
 
     ``names``: shell patterns of the tensors that may differ; the others are not looked at. Empty: all.
     """
-    parts: list[bytes | np.ndarray] = []
+    parts: list[np.ndarray] = []
+    num_bytes = 0
     for index, entry in enumerate(layout.entries):
         if names and not any(fnmatchcase(entry.name, pattern) for pattern in names):
             continue
-        parts += _record(index, _elements(layout, entry, old), _elements(layout, entry, new))
-    flat = [np.frombuffer(p, np.uint8) if isinstance(p, bytes) else p.view(np.uint8) for p in parts]
-    return np.concatenate(flat) if flat else np.empty(0, np.uint8)
+        record = _record(index, _elements(layout, entry, old), _elements(layout, entry, new))
+        parts += record
+        num_bytes += sum(part.nbytes for part in record)
+        if max_bytes is not None and num_bytes > max_bytes:
+            return None
+    return np.concatenate([part.view(np.uint8) for part in parts]) if parts else np.empty(0, np.uint8)
 
 
 def apply(layout: Layout, image: np.ndarray, delta: np.ndarray) -> None:
@@ -98,14 +106,23 @@ def _elements(layout: Layout, entry: Entry, image: np.ndarray) -> np.ndarray:
     return image[start + entry.start : start + entry.stop].view(f"<u{entry.dtype.itemsize}")
 
 
-def _record(index: int, old: np.ndarray, new: np.ndarray) -> list[bytes | np.ndarray]:
+def _record(index: int, old: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
+    if (
+        np.count_nonzero(old[::_SAMPLE] != new[::_SAMPLE]) * _SAMPLE * (2 + new.itemsize)
+        > new.nbytes + _SLACK
+    ):
+        return [_head(index, DENSE, new.size), new]
     places = _changed(old, new)
     if not places.size:
         return []
     if places.size * (2 + new.itemsize) >= new.nbytes:
-        return [_RECORD.pack(index, DENSE, new.size), new]
+        return [_head(index, DENSE, new.size), new]
     counts = np.bincount(places >> 16, minlength=-(-new.size // BLOCK)).astype("<u4")
-    return [_RECORD.pack(index, SPARSE, places.size), counts, (places & 0xFFFF).astype("<u2"), new[places]]
+    return [_head(index, SPARSE, places.size), counts, (places & 0xFFFF).astype("<u2"), new[places]]
+
+
+def _head(index: int, form: int, count: int) -> np.ndarray:
+    return np.frombuffer(_RECORD.pack(index, form, count), np.uint8)
 
 
 def _changed(old: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -6,44 +6,105 @@ deltas are taken between encoded images, so that rounding happens once and nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from rollbus_core.weights.copying import blocks, shared_pool
 from rollbus_core.weights.image import Entry, Layout, read_layout
 from rollbus_wire.errors import ConfigError
 
 CASTS = ("", "bfloat16")
+#: Of the source, so that temporary arrays stay in the cache.
+_BLOCK_BYTES = 1 << 20
+
+Pairs: TypeAlias = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
-def encode(tensors: Mapping[str, np.ndarray], cast: str = "") -> tuple[Layout, np.ndarray]:
-    """``tensors`` as an encoded image (uint8) of their own memory. Raises `ConfigError`, `SpecError`."""
+def encode(
+    tensors: Mapping[str, np.ndarray], cast: str = "", memory: np.ndarray | None = None
+) -> tuple[Layout, np.ndarray]:
+    """``tensors`` as an encoded image, uint8: in ``memory`` if that has its size, else in its own.
+
+    Fresh memory costs several times the copy. Raises `ConfigError`, `SpecError`.
+    """
     layout = _cast_layout(Layout.of(tensors), cast)
-    image = np.empty(layout.num_bytes, np.uint8)
-    layout.write(image, {e.name: _encoded(tensors[e.name], e) for e in layout.entries})
+    image = fitting(memory, layout.num_bytes)
+    rounded = {e.name for e in layout.entries if e.label == "BF16"}
+    layout.write(image, {name: value for name, value in tensors.items() if name not in rounded})
+    views = layout.views(image)
+    _in_blocks(
+        _round, [(views[n].reshape(-1), np.ascontiguousarray(tensors[n]).reshape(-1)) for n in rounded]
+    )
     return layout, image
 
 
-def decode(image: np.ndarray) -> dict[str, np.ndarray]:
-    """The tensors of an encoded image: views, and new arrays where bfloat16 becomes float32 again."""
-    layout = read_layout(image)
-    views = layout.views(image)
-    return {
-        e.name: from_bfloat16(views[e.name]) if e.label == "BF16" else views[e.name]
-        for e in layout.entries
-    }  # fmt: skip
+def decode(image: np.ndarray, memory: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    """The tensors of an encoded image: views, and float32 arrays where it holds bfloat16.
+
+    ``memory``: what an earlier call gave; its float32 arrays are filled again where they fit.
+    """
+    layout, before = read_layout(image), memory or {}
+    found = layout.views(image)
+    pairs = []
+    for e in layout.entries:
+        if e.label == "BF16":
+            kept = before.get(e.name)
+            fits = kept is not None and kept.shape == e.shape and kept.dtype == np.float32
+            wide = kept if fits and kept is not None else np.empty(e.shape, np.float32)
+            pairs.append((wide.reshape(-1), found[e.name].reshape(-1)))
+            found[e.name] = wide
+    _in_blocks(_widen, pairs)
+    return found
+
+
+def fitting(memory: np.ndarray | None, num_bytes: int) -> np.ndarray:
+    """``memory`` if it has ``num_bytes``, else new bytes."""
+    return memory if memory is not None and memory.size == num_bytes else np.empty(num_bytes, np.uint8)
 
 
 def to_bfloat16(value: np.ndarray) -> np.ndarray:
     """float32 rounded to the nearest bfloat16, ties to even, as uint16 bits; a NaN stays one."""
-    bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
-    rounded = ((bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16).astype(np.uint16)
-    return np.where(np.isnan(value), (bits >> 16).astype(np.uint16) | 0x40, rounded).reshape(value.shape)
+    target = np.empty(value.shape, np.uint16)
+    _round((target.reshape(-1), np.ascontiguousarray(value, np.float32).reshape(-1)))
+    return target
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
     """The float32 values of bfloat16 bits (uint16); exact."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    target = np.empty(bits.shape, np.float32)
+    _widen((target.reshape(-1), bits.reshape(-1)))
+    return target
+
+
+def _round(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    target, value = pair
+    bits = value.view(np.uint32)
+    odd = bits >> 16
+    odd &= 1
+    odd += 0x7FFF
+    odd += bits
+    odd >>= 16
+    target[...] = odd
+    nan = np.isnan(value)
+    if nan.any():
+        target[nan] = (bits[nan] >> 16) | 0x40
+
+
+def _widen(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    target, bits = pair
+    wide = target.view(np.uint32)
+    wide[...] = bits
+    wide <<= 16
+
+
+def _in_blocks(function: Callable[[tuple[np.ndarray, np.ndarray]], None], pairs: Pairs) -> None:
+    """Call ``function`` on blocks of ``pairs`` that fit the cache, by threads if there is much."""
+    threads = shared_pool(sum(source.nbytes for _, source in pairs))
+    pieces = blocks(pairs, _BLOCK_BYTES)
+    for _ in threads.map(function, pieces) if threads is not None else map(function, pieces):
+        pass
 
 
 def _cast_layout(layout: Layout, cast: str) -> Layout:
@@ -57,16 +118,8 @@ def _cast_layout(layout: Layout, cast: str) -> Layout:
     ]
     entries: list[Entry] = []
     place = 0
-    for entry in sorted(sizes, key=lambda e: -_item_bytes(e)):
+    for entry in sorted(sizes, key=lambda e: -e.dtype.itemsize):
         size = entry.stop - entry.start
         entries.append(entry._replace(start=place, stop=place + size))
         place += size
     return Layout.from_entries(entries)
-
-
-def _item_bytes(entry: Entry) -> int:
-    return entry.dtype.itemsize
-
-
-def _encoded(value: np.ndarray, entry: Entry) -> np.ndarray:
-    return to_bfloat16(value) if entry.label == "BF16" else value

@@ -62,14 +62,13 @@ class WeightRelay:
     """An actor's end of a slot that is filled from another host (`base.WeightSource`)."""
 
     def __init__(
-        self, prefix: Path, connect: Callable[[str], Link], *, policy: str = "", cast: str = "",
-        names: Sequence[str] = (),
+        self, prefix: Path, connect: Callable[[str], Link], *, cast: str = "", names: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """``connect`` dials the address of a notice's ``stream``, in the relay's own thread."""
         self.prefix, self._connect, self._cast, self._names = prefix, connect, cast, names
-        self.policy = policy or prefix.name.partition("-")[2] or prefix.name
         self.reader = WeightReader(prefix)
         self._local = LocalNotice(prefix)
+        self._memory: dict[str, np.ndarray] = {}
         self._wanted: Notice | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -123,7 +122,7 @@ class WeightRelay:
         return False
 
     def _relay(self) -> None:
-        writer, notice = WeightWriter(self.prefix, policy=self.policy), LocalNotice(self.prefix)
+        writer, notice = WeightWriter(self.prefix), LocalNotice(self.prefix)
         endpoint, poller = "", Poller()
         try:
             while not self._stop.is_set():
@@ -132,8 +131,8 @@ class WeightRelay:
                     self._stop.wait(TURN_S)
                     continue
                 if wanted.stream != endpoint:
-                    endpoint = wanted.stream
-                    self._dial(endpoint, poller)
+                    endpoint, writer.policy = wanted.stream, wanted.policy
+                    self._dial(wanted, poller)
                 assert self.stream is not None
                 self.stream.want(Version.of(wanted.version))
                 arrived = self.stream.poll()
@@ -145,22 +144,23 @@ class WeightRelay:
             if self.stream is not None:
                 self.stream.link.close()
 
-    def _dial(self, endpoint: str, poller: Poller) -> None:
-        """Fetch from ``endpoint``: a first one, or that of a learner that has moved."""
-        link = self._connect(endpoint)
+    def _dial(self, wanted: Notice, poller: Poller) -> None:
+        """Fetch where ``wanted`` says: for the first time, or from a learner that has moved."""
+        link = self._connect(wanted.stream)
         poller.add(link)
         if self.stream is not None:
             self.stream.link.close()
             self.stream.reconnect(link)
             return
-        self.stream = StreamReader(link, self.policy, cast=self._cast, names=self._names)
+        self.stream = StreamReader(link, wanted.policy, cast=self._cast, names=self._names)
         found = self._local.read()
         if found is not None:
             with contextlib.suppress(StaleRead), self.reader.open(found) as tensors:
                 self.stream.adopt(Version.of(found.version), encode(tensors, self._cast)[1])
 
     def _publish(self, writer: WeightWriter, local: LocalNotice, arrived: Arrived) -> None:
-        tensors, since = decode(arrived.image), arrived.manifest
+        tensors, since = decode(arrived.image, self._memory), arrived.manifest
+        self._memory = tensors if self._cast else {}
         while (notice := writer.publish(arrived.version, tensors)) is None:
             if self._stop.wait(TURN_S):
                 return

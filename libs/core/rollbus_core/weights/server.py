@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -79,7 +79,8 @@ class WeightServer:
     def __init__(self, source: WeightSource, link: Link, keep: int = KEEP) -> None:
         self.link, self._source, self._keep = link, source, keep
         self._notice: Notice | None = None
-        self._held: OrderedDict[tuple[str, Version], _Held] = OrderedDict()
+        #: By cast; the longest unused come first.
+        self._held: dict[str, OrderedDict[Version, _Held]] = defaultdict(OrderedDict)
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         #: What was answered, for tests and heartbeats.
         self.num_full = self.num_deltas = self.num_chunks = self.num_bytes = 0
@@ -144,19 +145,26 @@ class WeightServer:
         notice = self._notice
         if notice is None or notice.policy != message.policy:
             return None
-        key = (message.cast, Version.of(notice.version))
-        return _remembered(self._held, key, self._keep, lambda: self._encode(notice, message.cast))
+        held, version = self._held[message.cast], Version.of(notice.version)
+        return _remembered(held, version, self._keep, lambda: self._encode(notice, message.cast))
 
     def _encode(self, notice: Notice, cast: str) -> _Held:
         with self._source.open(notice) as tensors:
-            layout, image = encode(tensors, cast)
+            layout, image = encode(tensors, cast, self._unused_memory(cast))
         return _Held(layout, image, digests.image_digest(image, pool=shared_pool(image.size)), notice)
+
+    def _unused_memory(self, cast: str) -> np.ndarray | None:
+        """The memory of an image that is about to be forgotten, unless a stream still sends it."""
+        if len(self._held[cast]) < self._keep:
+            return None
+        image = self._held[cast].popitem(last=False)[1].image
+        return None if any(stream.data is image for stream in self._streams.values()) else image
 
     def _base(self, message: FetchWeights, new: _Held) -> _Held | None:
         """The asker's version, if this side has exactly the same."""
         if len(message.base) != 2:
             return None
-        held = self._held.get((message.cast, Version.of(message.base)))
+        held = self._held[message.cast].get(Version.of(message.base))
         same = held is not None and held.digest == message.base_digest
         return held if held is not None and same and held.layout.header == new.layout.header else None
 
@@ -164,8 +172,9 @@ class WeightServer:
     def _stream(new: _Held, base: _Held | None, names: list[str], message: FetchWeights) -> _Stream:
         width = 2 if message.cast else 4
         if base is not None:
-            changed = delta.diff(new.layout, base.image, new.image, names)
-            if changed.size <= MAX_DELTA_SHARE * new.image.size:
+            most = int(MAX_DELTA_SHARE * new.image.size)
+            changed = delta.diff(new.layout, base.image, new.image, names, most)
+            if changed is not None:
                 return _Stream(changed, width, whole=False)
         return _Stream(new.image, width, whole=True)
 

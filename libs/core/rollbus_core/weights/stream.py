@@ -15,7 +15,8 @@ import numpy as np
 
 from rollbus_core.version import Version
 from rollbus_core.weights import delta, digests, packing
-from rollbus_core.weights.copying import shared_pool
+from rollbus_core.weights.copying import copy_tensors, shared_pool
+from rollbus_core.weights.encoding import fitting
 from rollbus_core.weights.image import read_layout
 from rollbus_wire.errors import PeerLost, StaleRead, WireError
 from rollbus_wire.link import Link, drain
@@ -34,7 +35,7 @@ MAX_IMAGE_BYTES = 1 << 40
 
 
 class Arrived(NamedTuple):
-    """A whole version: its encoded image (uint8, read-only use) and the manifest it came by."""
+    """A whole version: its encoded image (uint8), which holds until the next `poll`, and its manifest."""
 
     version: Version
     image: np.ndarray
@@ -44,9 +45,9 @@ class Arrived(NamedTuple):
 class _Transfer:
     """Chunks of one stream: which came, which are asked for."""
 
-    def __init__(self, manifest: WeightManifest) -> None:
+    def __init__(self, manifest: WeightManifest, memory: np.ndarray | None) -> None:
         self.manifest = manifest
-        self.data = np.empty(manifest.num_bytes, np.uint8)
+        self.data = fitting(memory, manifest.num_bytes)
         self.missing = set(range(-(-manifest.num_bytes // manifest.chunk_bytes)))
         self._next = 0
         self.open: set[int] = set()
@@ -97,6 +98,8 @@ class StreamReader:
         self._wanted: Version | None = None
         self._base: tuple[Version, np.ndarray, int] | None = None
         self._transfer: _Transfer | None = None
+        #: Memory of the image before the base, for the next one: fresh memory costs ten times a copy.
+        self._spare: np.ndarray | None = None
         self._asked_at, self._heard_at, self._stall_s = -1e9, -1e9, STALL_S
         self._rate, self._rate_since, self._rate_bytes = 0.0, clock(), 0
         self._filter = True
@@ -161,7 +164,7 @@ class StreamReader:
             self.last_problem = f"manifest of weights {manifest.version} does not fit what was asked for"
             return
         if known is None or Version.of(manifest.version) > known[0]:
-            self._transfer = _Transfer(manifest)
+            self._transfer = _Transfer(manifest, None if manifest.base else self._spare)
             self._heard_at = self._rate_since = self._clock()
             self._rate_bytes = 0
 
@@ -230,6 +233,7 @@ class StreamReader:
                 self._base = None  # without a base the server sends all
             return None
         version = Version.of(manifest.version)
+        self._spare = self._base[1] if self._base is not None else None
         self._base = (version, image, manifest.image_digest)
         return Arrived(version, image, manifest)
 
@@ -238,7 +242,8 @@ class StreamReader:
         image = data
         if manifest.base:
             assert self._base is not None
-            image = self._base[1].copy()
+            image = fitting(self._spare, self._base[1].size)
+            copy_tensors({"": image}, {"": self._base[1]})
             delta.apply(read_layout(image), image, data)
         digest = digests.image_digest(image, manifest.digest_kind, shared_pool(image.size))
         if digest != manifest.image_digest or image.size != manifest.image_bytes:
