@@ -68,7 +68,7 @@ class Plan:
 
 
 #: A sum and the number of samples it is over; reduced over micro-batches and ranks, then divided.
-Term = tuple["Tensor", "Tensor"]
+Term = tuple["Tensor", "Tensor | int"]
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -113,7 +113,7 @@ def _collect(loss: Loss, step: Step, batch: Batch, sums: Sums) -> tuple[dict[str
     both = {**loss.terms, **loss.metrics}
     numerators, counts = zip(*both.values())
     with torch.no_grad():
-        read = torch.stack(numerators).tolist(), torch.stack(counts).tolist()
+        read = torch.stack(numerators).tolist(), _numbers(counts)
     means: dict[str, float] = {}
     parts: list[Tensor] = []
     for name, tensor, numerator, count in zip(both, numerators, *read):
@@ -125,3 +125,10 @@ def _collect(loss: Loss, step: Step, batch: Batch, sums: Sums) -> tuple[dict[str
         sums.add(name, numerator, count)
         means[name] = numerator / divisor
     return means, functools.reduce(torch.add, parts)
+
+
+def _numbers(counts: Sequence[Tensor | int]) -> Sequence[float]:
+    """``counts`` as numbers; those on a device are read at once."""
+    if all(isinstance(count, int) for count in counts):
+        return counts  # type: ignore[return-value]
+    return torch.stack([torch.as_tensor(count) for count in counts]).tolist()

@@ -25,7 +25,8 @@ def ppo_clip(rho: Tensor, advantage: Tensor, low: float, high: float, dual_clip:
     ``rho`` is clipped to [1 - low, 1 + high]. ``dual_clip`` c > 1 bounds the loss of A < 0 by -c A
     (Ye et al., 1912.09729); 0: off.
     """
-    loss = torch.maximum(-advantage * rho, -advantage * rho.clamp(1.0 - low, 1.0 + high))
+    cost = -advantage
+    loss = torch.maximum(cost * rho, cost * rho.clamp(1.0 - low, 1.0 + high))
     if dual_clip:
         loss = torch.where(advantage < 0, torch.minimum(loss, -dual_clip * advantage), loss)
     return loss
@@ -54,9 +55,9 @@ def value_loss(
 
 def _huber(error: Tensor, delta: float) -> Tensor:
     if not delta:
-        return error**2
+        return error * error
     size = error.abs()
-    return torch.where(size <= delta, error**2, delta * (2.0 * size - delta))
+    return torch.where(size <= delta, error * error, delta * (2.0 * size - delta))
 
 
 def kl_k1(log_prob: Tensor, reference: Tensor) -> Tensor:

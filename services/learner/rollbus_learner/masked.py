@@ -2,6 +2,7 @@
 
 Every function takes ``x`` and a bool ``mask`` of exactly its shape: no broadcasting, because [B] against
 [B, 1] silently makes [B, B]. What is masked is replaced before any arithmetic, because 0 * NaN is NaN.
+Minibatches of nothing but valid samples have no mask: None stands for it.
 Sums come with their counts, so that a mean over micro-batches or ranks is a sum over a sum.
 """
 
@@ -27,15 +28,16 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
-def total(x: Tensor, mask: Tensor) -> Term:
-    """Sum of ``x`` where ``mask`` and the number of entries it is over, both scalars."""
+def total(x: Tensor, mask: Tensor | None) -> Term:
+    """Sum of ``x`` where ``mask`` and the number of entries it is over."""
+    if mask is None:
+        return x.sum(), x.numel()
     return select(x, mask).sum(), mask.sum()
 
 
 def mean(x: Tensor, mask: Tensor) -> Tensor:
     """Mean of ``x`` where ``mask``; 0 if nothing is."""
-    numerator, count = total(x, mask)
-    return numerator / count.clamp(min=1)
+    return select(x, mask).sum() / mask.sum().clamp(min=1)
 
 
 def variance(x: Tensor, mask: Tensor) -> Tensor:
@@ -64,7 +66,6 @@ def reward_to_go(reward: Tensor, mask: Tensor, discount: float = 1.0) -> Tensor:
     return select(torch.stack(sums[::-1]), mask)
 
 
-def valid_mask(batch: Mapping[str, Tensor], like: Tensor) -> Tensor:
-    """bool mask of ``like``'s shape: the batch's ``valid`` column, or all of it where there is none."""
-    valid = batch.get("valid")
-    return torch.ones_like(like, dtype=torch.bool) if valid is None else valid
+def valid_mask(batch: Mapping[str, Tensor]) -> Tensor | None:
+    """The batch's ``valid`` column; None: every sample counts."""
+    return batch.get("valid")

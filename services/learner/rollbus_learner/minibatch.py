@@ -27,11 +27,14 @@ def minibatches(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterato
     From [T, N] columns: [B, ...] of the valid samples in random order, or with ``plan.whole_rows``
     whole rows [T, n, ...] with ``valid`` and ``state`` [n, S]. With ``plan.ordered``, [S, ...]
     columns are cut in their order. Sizes differ by one at most: a last minibatch of a few samples
-    would take a full step on noise. Observations [T+1, N] are cut to the first T.
+    would take a full step on noise. Observations [T+1, N] are cut to the first T. Where every sample is
+    valid there is no ``valid`` column.
     """
     if plan.ordered:
         num = len(batch["valid"])
         steps = {name: column for name, column in batch.items() if _sampled(name) and len(column) == num}
+        if bool(batch["valid"].all()):
+            del steps["valid"]
         for _ in range(plan.epochs):
             yield from _cut(steps, _num_batches(num, plan.batch_size, num))
     elif plan.whole_rows:
@@ -41,7 +44,7 @@ def minibatches(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterato
 
 
 def _samples(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[Batch]:
-    columns = {name: column.flatten(0, 1) for name, column in _decisions(batch).items()}
+    columns = {name: column.flatten(0, 1) for name, column in _decisions(batch).items() if name != "valid"}
     samples = batch["valid"].flatten().nonzero()[:, 0]
     num_batches = _num_batches(len(samples), plan.batch_size, len(samples))
     for _ in range(plan.epochs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import compress
 from typing import Any
 
 import torch
@@ -11,12 +12,17 @@ from torch.optim.adam import adam
 
 from rollbus_learner.algorithm import Step
 
+#: Elements of all gradients together up to which they are copied into one.
+_SMALL = 1 << 20
+#: Devices with a fused kernel of Adam.
+_FUSED = ("cpu", "cuda", "mps", "xpu")
+
 
 class StepOptimiser:
     """Adam (1412.6980) of one step. ``learning_rate`` is the step's own; `scale` multiplies it.
 
-    The functional form of torch's Adam, because making the class imports torch's compiler, which
-    takes as long as importing torch itself.
+    Not the class of torch: making it imports torch's compiler, which takes as long as importing torch
+    itself.
     """
 
     def __init__(self, step: Step, roles: Mapping[str, nn.Module]) -> None:
@@ -27,7 +33,10 @@ class StepOptimiser:
         self.learning_rate = step.learning_rate
         self._means = [torch.zeros_like(p) for p in self.parameters]
         self._squares = [torch.zeros_like(p) for p in self.parameters]
-        self._counts = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self.parameters]
+        self._fused = self.parameters[0].device.type in _FUSED
+        #: Steps of this optimiser, and of those how many did not reach a parameter.
+        self._count = torch.zeros((), dtype=torch.float32, device=self.parameters[0].device)
+        self._missed = [0] * len(self.parameters)
 
     def scale(self, factor: float) -> None:
         """Set the learning rate to ``factor`` times the step's."""
@@ -47,31 +56,45 @@ class StepOptimiser:
 
         A parameter that the loss did not reach keeps its value and its moments.
         """
-        found = [(i, p.grad) for i, p in enumerate(self.parameters) if p.grad is not None]
-        reached, gradients = [i for i, _ in found], [gradient for _, gradient in found]
-        norm = clip_gradients(gradients, self.step.clip)
-        beta1, beta2 = self.step.betas
         with torch.no_grad():
-            adam(
-                [self.parameters[i] for i in reached], gradients,
-                [self._means[i] for i in reached], [self._squares[i] for i in reached], [],
-                [self._counts[i] for i in reached],
-                fused=_has_fused(self.parameters[0].device.type), amsgrad=False, beta1=beta1, beta2=beta2,
-                lr=self.learning_rate, weight_decay=0.0, eps=self.step.eps, maximize=False,
+            parameters, means, squares, counts = self._reached()
+            gradients = [p.grad for p in parameters]
+            norm = total_norm(gradients)
+            clip = self.step.clip
+            # What gradients are divided by.
+            scale = ((norm + 1e-6) / clip).clamp_(min=1.0) if clip else None
+            update = torch._fused_adam_ if self._fused else _adam
+            beta1, beta2 = self.step.betas
+            update(
+                parameters, gradients, means, squares, [], counts, amsgrad=False,
+                lr=self.learning_rate, beta1=beta1, beta2=beta2, weight_decay=0.0,
+                eps=self.step.eps, maximize=False, grad_scale=scale,
             )  # fmt: skip
         return norm
+
+    def _reached(self) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+        """Parameters with a gradient, their moments, and how many steps they have made with this one."""
+        self._count += 1
+        reached = [p.grad is not None for p in self.parameters]
+        if all(reached) and not any(self._missed):
+            return self.parameters, self._means, self._squares, [self._count] * len(reached)
+        self._missed = [missed + (not got) for missed, got in zip(self._missed, reached)]
+        counts = [self._count - missed for missed in self._missed]
+        parts = (self.parameters, self._means, self._squares, counts)
+        parameters, means, squares, counts = (list(compress(part, reached)) for part in parts)
+        return parameters, means, squares, counts
 
     def state(self) -> dict[str, Any]:
         """Moments and step counts, in the order of the parameters."""
         return {
             "mean": dict(enumerate(self._means)),
             "square": dict(enumerate(self._squares)),
-            "count": dict(enumerate(self._counts)),
+            "count": {i: self._count - missed for i, missed in enumerate(self._missed)},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`; raises `ValueError` if it is of other parameters."""
-        for name, mine in (("mean", self._means), ("square", self._squares), ("count", self._counts)):
+        for name, mine in (("mean", self._means), ("square", self._squares)):
             given = {int(index): value for index, value in state[name].items()}
             shapes = [tuple(given[i].shape) if i in given else None for i in range(len(mine))]
             if len(given) != len(mine) or shapes != [tuple(t.shape) for t in mine]:
@@ -80,6 +103,11 @@ class StepOptimiser:
                 )
             for index, tensor in enumerate(mine):
                 tensor.copy_(given[index])
+        counts = {int(index): int(value) for index, value in state["count"].items()}
+        if sorted(counts) != list(range(len(self.parameters))):
+            raise ValueError(f"optimiser state 'count' of step {self.step.name!r} does not fit: {counts}")
+        self._count.fill_(max(counts.values()))
+        self._missed = [max(counts.values()) - counts[index] for index in range(len(counts))]
 
 
 def build(steps: Iterable[Step], roles: Mapping[str, nn.Module]) -> dict[str, StepOptimiser]:
@@ -87,13 +115,19 @@ def build(steps: Iterable[Step], roles: Mapping[str, nn.Module]) -> dict[str, St
     return {step.name: StepOptimiser(step, roles) for step in steps}
 
 
-def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor:
-    """Scale ``gradients`` so that their joint norm is at most ``limit`` (0: none); the norm before."""
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    if limit:
-        torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))
-    return norm
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """Joint 2-norm, a scalar. One copy of small gradients costs less than a reduction of each."""
+    if sum(gradient.numel() for gradient in gradients) <= _SMALL:
+        return torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
 
 
-def _has_fused(device: str) -> bool:
-    return device in ("cpu", "cuda")
+def _adam(
+    parameters: list[Tensor], gradients: list[Tensor], means: list[Tensor], squares: list[Tensor],
+    _: list[Tensor], counts: list[Tensor], *, grad_scale: Tensor | None, **settings: Any,
+) -> None:  # fmt: skip
+    """What `torch._fused_adam_` does, where the device has no such kernel."""
+    if grad_scale is not None:
+        torch._foreach_div_(gradients, grad_scale)
+    before = [count - 1 for count in counts]
+    adam(parameters, gradients, means, squares, [], before, **settings)

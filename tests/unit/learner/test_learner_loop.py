@@ -37,7 +37,7 @@ def test_each_valid_sample_comes_once_per_epoch():
     ids = torch.cat([part["id"] for part in parts])
     assert sorted(ids.tolist()) == [i for i in range(15) if i not in (0, 13)] and ids.tolist() != sorted(ids)
     assert all(torch.equal(part["obs/x"], part["id"]) for part in parts)
-    assert set(parts[0]) == {"id", "valid", "obs/x"}
+    assert set(parts[0]) == {"id", "obs/x"}, "all of them are valid"
 
 
 def test_epochs_differ_and_a_seed_repeats_them():
@@ -71,12 +71,15 @@ def test_whole_rows_stay_whole_with_their_state():
 def test_ordered_batches_are_cut_without_a_copy():
     batch = {
         "id": torch.arange(12),
-        "valid": torch.ones(12, dtype=torch.bool),
+        "valid": torch.arange(12) != 5,
         "final_return": torch.zeros(12),
     }
     parts = list(minibatches(batch, Plan(batch_size=4, ordered=True), generator()))
     assert [part["id"].tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert parts[1]["id"].data_ptr() == batch["id"][4:].data_ptr() and set(parts[0]) == {"id", "valid"}
+    batch["valid"][:] = True
+    parts = list(minibatches(batch, Plan(batch_size=4, ordered=True), generator()))
+    assert set(parts[0]) == {"id"}, "no mask where all are valid"
 
 
 def test_nothing_valid_is_no_minibatch():

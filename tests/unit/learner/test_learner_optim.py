@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from rollbus_learner import optim
 from rollbus_learner.algorithm import Step
-from rollbus_learner.optim import build, clip_gradients
+from rollbus_learner.optim import build, total_norm
 
 
 def step(*trains, name="s", **kw):
@@ -48,27 +49,38 @@ def test_learning_rate_factor(roles):
     torch.testing.assert_close(before - roles["a"].weight, torch.full((3, 3), 0.05))
 
 
-def test_clip_by_global_norm():
-    parameters = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))]
-    parameters[0].grad, parameters[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    assert clip_gradients(gradients, 0.0).item() == 5.0
-    assert clip_gradients(gradients, 1.0).item() == 5.0
-    torch.testing.assert_close(parameters[0].grad, torch.tensor([0.6, 0.0]))
-    torch.testing.assert_close(parameters[1].grad, torch.tensor([0.8]))
-    assert clip_gradients(gradients, 10.0).item() == pytest.approx(1.0)
-    torch.testing.assert_close(parameters[1].grad, torch.tensor([0.8]))
+def test_norm_is_that_of_all_gradients_together():
+    gradients = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
+    assert total_norm(gradients).item() == 5.0
 
 
-def test_clip_equals_that_of_torch(roles):
-    ours, theirs = list(roles["a"].parameters()), [nn.Parameter(p.detach()) for p in roles["a"].parameters()]
-    for a, b in zip(ours, theirs):
-        a.grad = torch.randn_like(a)
-        b.grad = a.grad.clone()
-    clip_gradients([a.grad for a in ours if a.grad is not None], 0.5)
-    nn.utils.clip_grad_norm_(theirs, 0.5)
-    for a, b in zip(ours, theirs):
-        torch.testing.assert_close(a.grad, b.grad)
+def test_norm_of_large_gradients(monkeypatch):
+    monkeypatch.setattr(optim, "_SMALL", 2)
+    assert total_norm([torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]).item() == 5.0
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5, 1e6])
+@pytest.mark.parametrize("fused", [True, False])
+def test_steps_equal_those_of_torch_with_clipping(roles, limit, fused, monkeypatch):
+    """Adam's first steps hardly depend on the gradient's scale, so eps is large here."""
+    monkeypatch.setattr(optim, "_FUSED", ("cpu",) if fused else ())
+    theirs = copy.deepcopy(roles["a"])
+    reference = torch.optim.Adam(theirs.parameters(), 0.1, eps=0.5)
+    optimiser = build([step("a", clip=limit, eps=0.5)], roles)["s"]
+    for seed in range(4):
+        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed))
+        reference.zero_grad()
+        theirs(x).square().sum().backward()
+        if limit:
+            norm = nn.utils.clip_grad_norm_(theirs.parameters(), limit)
+        reference.step()
+        optimiser.zero()
+        optimiser.backward(roles["a"](x).square().sum())
+        found = optimiser.apply()
+        if limit:
+            torch.testing.assert_close(found, norm)
+        for mine, other in zip(roles["a"].parameters(), theirs.parameters()):
+            torch.testing.assert_close(mine, other)
 
 
 def test_state_round_trip_gives_the_same_next_step(roles):

@@ -218,26 +218,27 @@ class PPO(Algorithm):
         config, (low, high) = self.config, self.clips
         new = roles["policy"](batch, ("log_prob", "entropy", "value"))
         old_log_prob = batch["log_prob"]
-        valid = masked.valid_mask(batch, old_log_prob)
+        valid = masked.valid_mask(batch)
 
         rho = losses.ratio(new["log_prob"], old_log_prob)
         policy_loss = losses.ppo_clip(rho, batch["advantage"], low, high, config.dual_clip)
         value_loss = losses.value_loss(
             new["value"], batch["target"], batch["old_value"], config.value_clip, config.huber_delta
         )
-        return Loss(
-            terms={
-                "policy_loss": masked.total(policy_loss, valid),
-                "value_loss": masked.total(config.value_coef * value_loss, valid),
-                "entropy_loss": masked.total(-self.entropy_coef * new["entropy"], valid),
-            },
-            metrics={
-                "entropy": masked.total(new["entropy"].detach(), valid),
-                "approx_kl": masked.total(losses.kl_k3(old_log_prob, new["log_prob"].detach()), valid),
+        terms = {
+            "policy_loss": masked.total(policy_loss, valid),
+            "value_loss": masked.total(config.value_coef * value_loss, valid),
+        }
+        if self.entropy_coef:
+            terms["entropy_loss"] = masked.total(-self.entropy_coef * new["entropy"], valid)
+        with torch.no_grad():
+            metrics = {
+                "entropy": masked.total(new["entropy"], valid),
+                "approx_kl": masked.total(losses.kl_k3(old_log_prob, new["log_prob"]), valid),
                 "clip_fraction": masked.total(losses.outside_clip(rho, low, high), valid),
-                "value": masked.total(new["value"].detach(), valid),
-            },
-        )
+                "value": masked.total(new["value"], valid),
+            }
+        return Loss(terms, metrics)
 
     def after_step(self, roles: Roles, step: str, metrics: Mapping[str, float]) -> bool:
         """KL stop."""

@@ -193,7 +193,7 @@ class SAC(Algorithm):
             target = batch["decision_reward"] + batch["discount"] * (best - alpha * log_prob)
             taken = cast("Policy", roles["policy"]).squash(batch["action"])
         q = values(roles, "critic", batch, taken, "obs/")
-        valid = masked.valid_mask(batch, target)
+        valid = masked.valid_mask(batch)
         error = 0.5 * ((q - target) ** 2).sum(0)
         return Loss(
             terms={"critic_loss": masked.total(error, valid)},
@@ -210,7 +210,7 @@ class SAC(Algorithm):
         action, log_prob = sample(roles["policy"], batch, "")
         alpha = log_alpha(roles).exp().detach()
         best = values(roles, "critic", batch, action, "obs/").amin(0)
-        valid = masked.valid_mask(batch, best)
+        valid = masked.valid_mask(batch)
         terms = {"policy_loss": masked.total(alpha * log_prob - best, valid)}
         if self.auto_alpha:
             above = (log_prob + self.target_entropy).detach()
