@@ -12,11 +12,12 @@ import importlib
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,17 +36,19 @@ class Target:
     warp_size: int
     #: Shared memory (LDS) that one program may have, from the vendors' guides.
     shared_limit_bytes: int
-    #: What instructions of the matrix units look like.
-    matrix: str
 
 
 TARGETS = (
-    Target("sm_80", "cuda", 80, 32, 166_912, r"\b[HI]G?MMA\b|\b[DQ]MMA\b"),
-    Target("sm_90", "cuda", 90, 32, 232_448, r"\b[HIQDW]G?MMA\b|WARPGROUP"),
-    Target("sm_100", "cuda", 100, 32, 232_448, r"\bUTC\w*MMA\b|\b[HIQDW]MMA\b"),
-    Target("gfx942", "hip", "gfx942", 64, 65_536, r"\bv_(s?w?mfma|mfma)\w*"),
-    Target("gfx950", "hip", "gfx950", 64, 163_840, r"\bv_(s?w?mfma|mfma)\w*"),
+    Target("sm_80", "cuda", 80, 32, 166_912),
+    Target("sm_90", "cuda", 90, 32, 232_448),
+    Target("sm_100", "cuda", 100, 32, 232_448),
+    Target("gfx942", "hip", "gfx942", 64, 65_536),
+    Target("gfx950", "hip", "gfx950", 64, 163_840),
 )
+#: The instructions of the matrix units, in PTX and in AMD's assembly.
+MATRIX = r"\b(mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_s?mfmac?_\w+)"
+#: Of every NVIDIA GPU since Volta.
+CUDA_INSTRUCTION_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Resources:
     shared_bytes: int
     #: Local memory of a thread: what does not fit its registers.
     spill_bytes: int
+    #: Why that is accepted; from ``SPILLS`` of the op's triton.py, variant to reason.
+    spill_reason: str
     num_instructions: int
     #: Instructions of the matrix units.
     num_matrix: int
@@ -76,8 +81,12 @@ def operations() -> list[str]:
 
 def variants(op: str) -> Sequence[Any]:
     """The variants that ``op`` lists for this test."""
-    found: Sequence[Any] = importlib.import_module(f"{KERNELS}.{op}.triton").VARIANTS
+    found: Sequence[Any] = _module(op).VARIANTS
     return found
+
+
+def _module(op: str) -> Any:
+    return importlib.import_module(f"{KERNELS}.{op}.triton")
 
 
 def measure(op: str, variant: Any, target: Target) -> Resources:
@@ -104,10 +113,12 @@ def measure(op: str, variant: Any, target: Target) -> Resources:
     )
     seconds = time.monotonic() - start
     read = _read_cuda if target.backend == "cuda" else _read_hip
-    registers, spill_bytes, code = read(compiled.asm)
+    registers, spill_bytes, num_instructions, text = read(compiled.asm)
     return Resources(
         op, variant.name, target.name, registers, compiled.metadata.shared, spill_bytes,
-        num_instructions=len(code), num_matrix=sum(bool(re.search(target.matrix, line)) for line in code),
+        spill_reason=getattr(_module(op), "SPILLS", {}).get(variant.name, ""),
+        num_instructions=num_instructions,
+        num_matrix=len(re.findall(MATRIX, text)),
         wants_matrix=bool(re.search(r"tt\.dot .*x(bf16|f16)>", compiled.asm["ttir"])),
         compile_s=round(seconds, 3),
     )  # fmt: skip
@@ -123,36 +134,41 @@ def _kind(variant: Any, name: str) -> tuple[str, bool]:
     return kind, kind.startswith("*") or divisor == "16"
 
 
-def _read_cuda(asm: Any) -> tuple[int, int, list[str]]:
-    """Registers a thread, bytes of stack, instructions; from the cubin by the tools in triton's wheel."""
+def _read_cuda(asm: Any) -> tuple[int, int, int, str]:
+    """Registers a thread and bytes of stack, by the tool in triton's wheel; instructions; PTX."""
     import triton.backends.nvidia
 
-    tools = Path(triton.backends.nvidia.__path__[0]) / "bin"
+    tool = Path(triton.backends.nvidia.__path__[0]) / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(asm["cubin"])
         file.flush()
-        usage = _output([tools / "cuobjdump", "--dump-resource-usage", file.name])
-        listing = _output([tools / "nvdisasm", "-c", file.name])
-    code = re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(\S.*);", listing, re.MULTILINE)
-    return _number(r"REG:(\d+)", usage), _number(r"STACK:(\d+)", usage), code
+        words = [str(tool), "--dump-resource-usage", file.name]
+        usage = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+    num_instructions = text_bytes(asm["cubin"]) // CUDA_INSTRUCTION_BYTES
+    return _number(r"REG:(\d+)", usage), _number(r"STACK:(\d+)", usage), num_instructions, asm["ptx"]
 
 
-def _read_hip(asm: Any) -> tuple[int, int, list[str]]:
-    """Vector registers a lane, bytes of scratch memory, instructions; from the assembly."""
+def text_bytes(elf: bytes) -> int:
+    """Bytes of machine code in a 64-bit ELF file: its executable sections.
+
+    A disassembler would say the same, in fifty times the time.
+    """
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count = struct.unpack_from("<HH", elf, 0x3A)
+    sections = (struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count))
+    executable = 0x4
+    return sum(length for _, _, flags, _, _, length in sections if flags & executable)
+
+
+def _read_hip(asm: Any) -> tuple[int, int, int, str]:
+    """Vector registers a lane, bytes of scratch memory, instructions; assembly."""
     text = asm["amdgcn"]
-    code = re.findall(r"^\t([a-z]+_\w+.*)$", text, re.MULTILINE)
     return (
         _number(r"\.vgpr_count:\s*(\d+)", text),
         _number(r"\.private_segment_fixed_size:\s*(\d+)", text),
-        code,
+        len(re.findall(r"^\t[a-z]+_\w+", text, re.MULTILINE)),
+        text,
     )
-
-
-def _output(command: list[Any]) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], check=True, capture_output=True, text=True, timeout=60
-    )
-    return done.stdout
 
 
 def _number(pattern: str, text: str) -> int:
@@ -162,20 +178,26 @@ def _number(pattern: str, text: str) -> int:
     return int(found[1])
 
 
-def measure_all(
-    ops: Iterable[str], targets: Iterable[Target], *, first_only: bool = False
-) -> list[Resources]:
-    """All variants, or the first of each kernel, in the order op, variant, target."""
-    chosen = list(targets)
-    found = []
-    for op in ops:
-        seen: set[str] = set()
-        for variant in variants(op):
-            if first_only and variant.kernel.__name__ in seen:
-                continue
-            seen.add(variant.kernel.__name__)
-            found += [measure(op, variant, target) for target in chosen]
-    return found
+def measure_all(ops: Iterable[str], targets: Iterable[Target], *, quick: bool = False) -> list[Resources]:
+    """All variants for all targets, in the order op, variant, target; see `_quick` for less."""
+    every = list(targets)
+    return [
+        measure(op, variant, target)
+        for op in ops
+        for variant, chosen in (_quick(variants(op), every) if quick else ((v, every) for v in variants(op)))
+        for target in chosen
+    ]
+
+
+def _quick(listed: Sequence[Any], targets: Sequence[Target]) -> Iterator[tuple[Any, Sequence[Target]]]:
+    """The first variant for all targets, and that of each further kernel for one target of each vendor."""
+    one_each = list({target.backend: target for target in targets}.values())
+    seen: set[str] = set()
+    for variant in listed:
+        name = variant.kernel.__name__
+        if name not in seen:
+            yield variant, one_each if seen else targets
+        seen.add(name)
 
 
 def _named(names: str, known: Sequence[str], kind: str) -> list[str]:
@@ -192,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="rollbus_accel.aot", description=__doc__)
     parser.add_argument("--ops", default="all", help="comma-separated; default: all")
     parser.add_argument("--targets", default="all", help="comma-separated; default: all")
-    parser.add_argument("--first", action="store_true", help="only the first variant of each kernel")
+    parser.add_argument("--quick", action="store_true", help="the first variant of every kernel only")
     parser.add_argument("--json", type=Path, help="write the measurements there")
     parser.add_argument("--write", type=Path, help="write the page there")
     options = parser.parse_args(arguments)
@@ -201,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ops = _named(options.ops, operations(), "op")
     names = _named(options.targets, [target.name for target in TARGETS], "target")
     targets = [target for target in TARGETS if target.name in names]
-    found = measure_all(ops, targets, first_only=options.first)
+    found = measure_all(ops, targets, quick=options.quick)
     if options.json:
         options.json.write_text(json.dumps([asdict(x) for x in found], indent=1) + "\n")
     if options.write:
