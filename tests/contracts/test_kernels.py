@@ -112,10 +112,16 @@ def test_equals_the_reference_whatever_lies_in_masked_and_fresh_memory(run: Run,
 
 
 @GRADIENTS
-def test_gradients_equal_autograd_of_the_reference(run: Run, dirty_memory: None) -> None:
+def test_gradients_equal_autograd_of_the_reference(
+    run: Run, dirty_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = run.gradients(run.arguments(gradients=True), "reference")
     assert any(gradient.any() for gradient in wanted)
     run.close(run.gradients(run.arguments(poisoned=True, gradients=True)), wanted)
+    if run.flavour != "reference":
+        # The same through the dispatcher, as compiled code gets them.
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        run.close(run.gradients(run.arguments(gradients=True)), wanted)
 
 
 @EVERY
@@ -164,6 +170,7 @@ def recorded(run: Run, arguments: Arguments) -> list[tuple[Any, tuple[Any, ...]]
     module = importlib.import_module(f"{base.PACKAGE}.{run.op}")
     found: list[tuple[Any, tuple[Any, ...]]] = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
         for op in [value for value in vars(module).values() if isinstance(value, base.Op)]:
 
             def record(*values: Any, call: Any = op.library_op) -> Any:

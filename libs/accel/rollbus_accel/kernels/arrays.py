@@ -9,12 +9,14 @@ from torch import Tensor
 
 def float32(x: Tensor) -> np.ndarray:
     """``x`` as a contiguous float32 array."""
-    return x.detach().to(torch.float32).contiguous().numpy()
+    if x.dtype != torch.float32:
+        x = x.to(torch.float32)
+    return (x if x.is_contiguous() else x.contiguous()).detach().numpy()
 
 
 def flags(x: Tensor) -> np.ndarray:
     """A bool ``x`` as a contiguous bool array."""
-    return x.contiguous().numpy()
+    return (x if x.is_contiguous() else x.contiguous()).numpy()
 
 
 def seeds(x: Tensor) -> np.ndarray:
