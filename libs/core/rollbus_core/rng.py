@@ -15,6 +15,7 @@ import numpy as np
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_MASK = (1 << 64) - 1
 _S27, _S30, _S31, _S11 = (np.uint64(n) for n in (27, 30, 31, 11))
 
 
@@ -28,6 +29,7 @@ def mix(values: np.ndarray) -> np.ndarray:
     return mixed
 
 
+@functools.cache
 def stream(seed: int, name: str) -> np.uint64:
     """The key of the stream ``name`` under ``seed``; distinct names give unrelated streams."""
     digest = hashlib.blake2b(name.encode(), digest_size=8, key=str(seed).encode()).digest()
@@ -36,8 +38,20 @@ def stream(seed: int, name: str) -> np.uint64:
 
 def decision_seeds(key: np.uint64, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
     """uint64 [B], one seed per (episode [B], step [B])."""
-    episodes = mix(np.asarray(episode).astype(np.uint64) * _GOLDEN + key)
-    return mix(np.asarray(step).astype(np.uint64) * _GOLDEN + episodes)
+    return step_seeds(episode_keys(key, episode), step)
+
+
+def episode_keys(key: np.uint64, episode: np.ndarray) -> np.ndarray:
+    """uint64 [B]: the part of `decision_seeds` that stays for the whole episode."""
+    return mix(np.asarray(episode).astype(np.uint64) * _GOLDEN + key)
+
+
+def step_seeds(keys: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """uint64 [B]: `decision_seeds` from `episode_keys` [B]."""
+    seeds = np.asarray(step).astype(np.uint64)
+    seeds *= _GOLDEN
+    seeds += keys
+    return mix(seeds)
 
 
 @functools.cache
@@ -62,6 +76,13 @@ def normal(seeds: np.ndarray, num: int) -> np.ndarray:
     return both[:, :num].astype(np.float32)
 
 
+def _mix_one(value: int) -> int:
+    """`mix` of one number."""
+    value = ((value ^ (value >> 30)) * int(_MIX_1)) & _MASK
+    value = ((value ^ (value >> 27)) * int(_MIX_2)) & _MASK
+    return value ^ (value >> 31)
+
+
 def episode_id(incarnation: int, row: int, number: int) -> int:
     """int64: the ``number``-th episode of global ``row`` under the hub's ``incarnation``."""
     return incarnation << 48 | row << 28 | number
@@ -69,6 +90,7 @@ def episode_id(incarnation: int, row: int, number: int) -> int:
 
 def episode_seed(seed: int, episode: int, *, evaluation: bool) -> int:
     """The seed that an environment's reset gets; evaluation and training never share one."""
-    key = stream(seed, "evaluation" if evaluation else "training")
-    bits = int(decision_seeds(key, np.array([episode]), np.array([0]))[0]) & 0x7FFFFFFF
+    key = int(stream(seed, "evaluation" if evaluation else "training"))
+    # `decision_seeds` of step 0, for one episode: arrays would cost ten times as much.
+    bits = _mix_one(_mix_one((episode * int(_GOLDEN) + key) & _MASK)) & 0x7FFFFFFF
     return bits | 0x80000000 if evaluation else bits

@@ -18,6 +18,7 @@ from rollbus_actor.engines.base import InferenceEngine
 from rollbus_actor.fixed import FixedBatch
 from rollbus_actor.holdings import Holdings
 from rollbus_actor.recorder import Produced, Recorder
+from rollbus_actor.seeds import DecisionSeeds
 from rollbus_actor.session import Session
 from rollbus_actor.stats import Stats
 from rollbus_actor.versions import Versions
@@ -25,7 +26,7 @@ from rollbus_core.config.models import ActorConfig
 from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_core.member import Member
 from rollbus_core.requests import Requests
-from rollbus_core.rng import decision_seeds, stream
+from rollbus_core.rng import stream
 from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.base import WeightSource
@@ -70,7 +71,7 @@ class Actor(Service):
         self.engine: InferenceEngine = engine if self._fixed is None else self._fixed
         self._versions = Versions(weights, self.engine, clock) if weights is not None else None
         self._mode, self._deterministic = mode, deterministic
-        self._noise = stream(seed, noise_stream)
+        self._seeds = DecisionSeeds(stream(seed, noise_stream))
         #: The version that waiting slices were last told of.
         self._used = self.engine.version
         self._registry, self._store = registry, store
@@ -293,7 +294,7 @@ class Actor(Service):
 
     def _forward(self, batch: Batch) -> None:
         """One pass, the answers to the hubs, and then the records."""
-        seeds = decision_seeds(self._noise, batch.episode, batch.step)
+        seeds = self._seeds(batch.episode, batch.step)
         want = self._want if any(s.record for s in batch.sessions) else ()
         ask = Ask(self._modes(batch), want)
         if self._fixed is not None and self._fixed.independent is None:
@@ -330,7 +331,7 @@ class Actor(Service):
 
     def _modes(self, batch: Batch) -> Mode | list[Mode]:
         modes = [self._mode_of(session) for session in batch.sessions]
-        if len(set(modes)) == 1:
+        if modes.count(modes[0]) == len(modes):
             return modes[0]
         return [mode for mode, size in zip(modes, batch.sizes, strict=True) for _ in range(size)]
 

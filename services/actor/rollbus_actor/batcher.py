@@ -56,6 +56,10 @@ class Batcher:
 
     def take(self) -> Batch:
         """The oldest sessions, up to ``max_batch`` rows (one session is never divided)."""
+        if len(self._waiting) == 1:
+            session, _ = self._waiting.popitem()
+            self.num_rows = 0
+            return join([session])
         chosen: list[Session] = []
         rows = 0
         for session in list(self._waiting):
@@ -70,12 +74,13 @@ class Batcher:
 
 def join(sessions: list[Session]) -> Batch:
     """The rows of ``sessions`` as one batch."""
+    if len(sessions) == 1:
+        tick = sessions[0].tick
+        assert tick is not None
+        return Batch(sessions, [tick.rows.size], *sessions[0].inputs(), tick.episode, tick.step)
     inputs = [session.inputs() for session in sessions]
     ticks = [session.tick for session in sessions if session.tick is not None]
     sizes = [tick.rows.size for tick in ticks]
-    if len(sessions) == 1:
-        obs, state = inputs[0]
-        return Batch(sessions, sizes, obs, state, ticks[0].episode, ticks[0].step)
     joined = {key: np.concatenate([obs[key] for obs, _ in inputs]) for key in inputs[0][0]}
     states = [state for _, state in inputs if state is not None]
     return Batch(

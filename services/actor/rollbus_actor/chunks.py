@@ -24,6 +24,7 @@ from rollbus_wire.spec import EnvSpec
 _BY_STEP = (
     "action reward num_steps terminated truncated interrupted final_slot episode step version source".split()
 )
+_FINALS = ("final_return", "final_length", "final_success_once", "final_success_at_end")
 _NO_PLACES = np.zeros(0, np.intp)
 
 
@@ -200,45 +201,59 @@ class ChunkWriter:
 
     def outcome(self, tick: Tick, whole: bool) -> np.ndarray:
         """Record what came of the decisions; returns the places in ``tick.final`` that were taken."""
-        have = (tick.num_steps > 0) | tick.interrupted
-        if self._even and whole and self._waiting and have.all():
-            at: Any = self._t
-            take: Any = slice(None)
+        together = self._even and whole and self._waiting
+        if together and np.count_nonzero(tick.num_steps) == tick.rows.size:
+            have = None  # the usual case: all of them
+        else:
+            have = (tick.num_steps > 0) | tick.interrupted
+        if have is None or (together and have.all()):
+            self._book(self._t, tick, slice(None))
             self._t, self._waiting = self._t + 1, False
         else:
-            waiting = self.pending[tick.rows]
-            lost = waiting & ~have
-            if lost.any():
-                self.broken = True
-                self._erase(tick.rows[lost])
-            have &= waiting
+            have &= self._awaited(tick, have)
             if not have.any():
                 return _NO_PLACES
             self._spread()
             take = np.flatnonzero(have)
             rows = tick.rows[take]
-            at = (self._lengths[rows], rows)
+            self._book((self._lengths[rows], rows), tick, take)
             self._lengths[rows] += 1
             self._pending[rows] = False
-        views = self._by_step
-        width = tick.reward.shape[1]
-        reward = views["reward"] if width == views["reward"].shape[2] else views["reward"][..., :width]
-        reward[at] = tick.reward[take]
-        views["num_steps"][at] = tick.num_steps[take]
-        for name in ("terminated", "truncated", "interrupted"):
-            views[name][at] = getattr(tick, name)[take]
         return self._finals(tick, have) if tick.final.size else _NO_PLACES
 
-    def _finals(self, tick: Tick, have: np.ndarray) -> np.ndarray:
-        taken = np.flatnonzero(have[tick.final])
-        slots = np.arange(self.num_finals, self.num_finals + taken.size)
-        rows = tick.rows[tick.final[taken]]
-        self._views["final_slot"][self.lengths[rows] - 1, rows] = slots
+    def _awaited(self, tick: Tick, have: np.ndarray) -> np.ndarray:
+        """Rows of ``tick`` with a decision; one whose outcome will never come ends the chunk."""
+        waiting = self.pending[tick.rows]
+        lost = waiting & ~have
+        if lost.any():
+            self.broken = True
+            self._erase(tick.rows[lost])
+        return waiting
+
+    def _book(self, at: Any, tick: Tick, take: Any) -> None:
+        views, reward = self._by_step, self._by_step["reward"]
+        width = tick.reward.shape[1]
+        if width != reward.shape[2]:
+            reward = reward[..., :width]
+        reward[at] = tick.reward[take]
+        views["num_steps"][at] = tick.num_steps[take]
+        views["terminated"][at] = tick.terminated[take]
+        views["truncated"][at] = tick.truncated[take]
+        views["interrupted"][at] = tick.interrupted[take]
+
+    def _finals(self, tick: Tick, have: np.ndarray | None) -> np.ndarray:
+        """``have`` None: all rows."""
+        final = tick.final
+        taken = np.arange(final.size) if have is None else np.flatnonzero(have[final])
+        begin = self.num_finals
+        self.num_finals = end = begin + taken.size
+        rows = tick.rows[final[taken]]
+        time: Any = self._t - 1 if self._even else self._lengths[rows] - 1
+        self._views["final_slot"][time, rows] = np.arange(begin, end)
         for key, view in self._final_obs.items():
-            view[slots] = tick.final_obs[key][taken]
-        for name in ("final_return", "final_length", "final_success_once", "final_success_at_end"):
-            self._views[name][slots] = getattr(tick, name)[taken]
-        self.num_finals += taken.size
+            view[begin:end] = tick.final_obs[key][taken]
+        for name in _FINALS:
+            self._views[name][begin:end] = getattr(tick, name)[taken]
         return taken
 
     # --- the end -----------------------------------------------------------------------------

@@ -159,6 +159,7 @@ class Recorder:
         length = session.tick.reward.shape[1]
         if session.layout is not None and not self.too_narrow(session):
             return
+        session.chunk_length = length
         session.layout = chunk_layout(
             session.spec, self.policy, self.feed, num_rows=session.num_rows, chunk_length=length,
             frame_stack=self.frame_stack,
@@ -170,8 +171,7 @@ class Recorder:
     def too_narrow(self, session: Session) -> bool:
         """Whether the tick tells of more environment steps per decision than the chunk has room for."""
         assert session.tick is not None and session.layout is not None
-        reward = next(c for c in session.layout.columns if c.name == "reward")
-        return session.tick.reward.shape[1] > reward.shape[2]
+        return session.tick.reward.shape[1] > session.chunk_length
 
     def outcome(self, session: Session) -> None:
         """Book the outcomes in the session's tick."""

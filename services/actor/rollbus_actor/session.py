@@ -48,6 +48,8 @@ class Session:
         self.carry: np.ndarray | None = None
         # Recording.
         self.layout: Layout | None = None
+        #: Environment steps per decision that `layout` has room for.
+        self.chunk_length = 0
         self.request = 0
         self.ticket: Ticket | None = None
         self.writer: ChunkWriter | None = None
@@ -56,6 +58,8 @@ class Session:
         self.finals: list[tuple[dict[str, np.ndarray], np.ndarray | None]] = []
         self.waits_since = 0.0
         self._all_rows = np.zeros(0, np.int32)
+        #: The last array of rows that was all rows in order: a local hub sends the same one again.
+        self._known_whole: np.ndarray | None = None
 
     @property
     def held(self) -> bool:
@@ -77,7 +81,12 @@ class Session:
     def take_tick(self, tick: Tick) -> None:
         """A tick came: its rows wait for a decision."""
         self.tick, self.taken = tick, False
+        if tick.rows is self._known_whole:
+            self.whole = True
+            return
         self.whole = tick.rows.size == self.num_rows and bool((tick.rows == self._all_rows).all())
+        # What cannot be written to stays what it is.
+        self._known_whole = tick.rows if self.whole and not tick.rows.flags.writeable else None
 
     def take_frames(self) -> None:
         """Enter the observations of `tick` where rows remember something."""

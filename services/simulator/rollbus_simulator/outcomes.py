@@ -11,6 +11,9 @@ from rollbus_wire.messages import Arrays, Outcome
 from rollbus_wire.spec import EnvSpec
 
 
+_FLAGS, _FLAG_KINDS = ("reward", "terminated", "truncated"), ("fiub", "b", "b")
+
+
 class OutcomeCheck:
     """Refuses an outcome whose arrays are not what the spec states."""
 
@@ -38,14 +41,14 @@ class OutcomeCheck:
 
     def flags(self, message: Outcome, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Reward float32 [R], terminated and truncated bool [R]. Raises `SpecError`."""
-        arrays = []
-        for name, kinds in (("reward", "fiub"), ("terminated", "b"), ("truncated", "b")):
-            array = getattr(message, name)
+        flags = message.reward, message.terminated, message.truncated
+        for name, array, kinds in zip(_FLAGS, flags, _FLAG_KINDS, strict=True):
             if array is None or array.shape != (num_rows,) or array.dtype.kind not in kinds:
                 what = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
                 raise SpecError(f"{name} of {num_rows} rows is {what}")
-            arrays.append(array)
-        return arrays[0].astype(np.float32, copy=False), arrays[1], arrays[2]
+        reward, terminated, truncated = flags
+        assert reward is not None and terminated is not None and truncated is not None
+        return reward.astype(np.float32, copy=False), terminated, truncated
 
     def finite(self, reward: np.ndarray | None, obs: Arrays | None) -> np.ndarray | None:
         """bool [R], or None where all rows are finite."""
@@ -53,8 +56,9 @@ class OutcomeCheck:
         parts += [obs[key] for key in self._floats] if obs is not None else []
         good = None
         for part in parts:
-            # One pass for the usual case; a sum may overflow, so it only acquits.
-            if math.isfinite(np.add.reduce(part, axis=None)):
+            # One pass for the usual case; a sum of squares may overflow, so it only acquits.
+            flat = part.ravel()
+            if math.isfinite(flat.dot(flat)):
                 continue
             finite = np.isfinite(part)
             if not finite.all():

@@ -51,7 +51,7 @@ class Peers:
     def __init__(self, events: Events, counters: Counters, *, timeout_s: float, log: Any) -> None:
         self._events, self._counters, self._log = events, counters, log
         self._timeout_s = timeout_s
-        self._links: list[tuple[Link, Callable[[], Any] | None]] = []
+        self._links: list[tuple[Link, Callable[[Message], Message] | None]] = []
         self._sessions: dict[tuple[int, bytes], Session] = {}
         self._next_index = 0
         self.spec: EnvSpec | None = None
@@ -61,8 +61,8 @@ class Peers:
         #: The last one that was logged; it does not change while the same comes again and again.
         self.failure = ""
 
-    def add(self, link: Link, serve: Callable[[], Any] | None = None) -> None:
-        """Listen on ``link``; ``serve`` runs the peer where it lives in this process."""
+    def add(self, link: Link, serve: Callable[[Message], Message] | None = None) -> None:
+        """Listen on ``link``; ``serve`` answers in the peer's place where it lives in this process."""
         self._links.append((link, serve))
 
     @property
@@ -73,12 +73,15 @@ class Peers:
     def poll(self) -> bool:
         """Take in what arrived, and end sessions that cannot go on."""
         busy = False
-        for link, serve in self._links:
-            busy |= self._serve(link, serve) if serve else self._drain(link, None)
+        for link, serve in list(self._links):
+            busy |= self._drain(link, serve)
         now = time.monotonic()
         for session in self.sessions:
             if session.serve is None:
                 self._watch(session, now)
+            elif session.asked:
+                self._serve(session, session.serve)
+                busy = True
             if session.broken:
                 self._lose(session, session.broken)
                 busy = True
@@ -93,23 +96,19 @@ class Peers:
         """Say goodbye to all; ``again``: they shall wait for the next hub."""
         for session in self._sessions.values():
             session.tell(Goodbye(reason=reason, again=again))
-            if session.serve:
-                session.serve()
         self._sessions.clear()
 
-    def _serve(self, link: Link, serve: Callable[[], Any]) -> bool:
-        """Let a peer in this process answer until nothing is asked of it any more."""
-        session = self._sessions.get((id(link), b"local"))
-        if session is not None and not session.open:
-            return False
-        busy = False
-        while True:
-            serve()
-            if not self._drain(link, serve):
-                return busy
-            busy = True
+    def _serve(self, session: Session, serve: Callable[[Message], Message]) -> None:
+        """Ask a peer in this process until nothing is asked of it any more; no message is sent."""
+        while session.asked:
+            message, request = session.asked.popleft()
+            reply = serve(message)
+            if session.broken:
+                self._counters.late_outcomes += 1
+            else:
+                self._answered(session, request, reply)
 
-    def _drain(self, link: Link, serve: Callable[[], Any] | None) -> bool:
+    def _drain(self, link: Link, serve: Callable[[Message], Message] | None) -> bool:
         busy = False
         for envelope in drain(link):
             busy = True
@@ -178,7 +177,7 @@ class Peers:
             session.given_up = True
             session.broken = f"{session.failures} failures in a row, the last one: {text}"
 
-    def _hello(self, link: Link, envelope: Envelope, serve: Callable[[], Any] | None) -> None:
+    def _hello(self, link: Link, envelope: Envelope, serve: Callable[[Message], Message] | None) -> None:
         hello, key = envelope.message, (id(link), envelope.peer)
         assert isinstance(hello, Hello)
         refused = self._refusal(hello)
@@ -198,6 +197,9 @@ class Peers:
             self._timeout_s, serve,
         )  # fmt: skip
         self._sessions[key] = session
+        if serve is not None:
+            # It says nothing more by itself.
+            self._links.remove((link, serve))
         session.tell(
             Welcome(
                 peer=index,

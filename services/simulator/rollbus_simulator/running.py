@@ -36,8 +36,12 @@ class Running:
 
     def advance(self, rows: Rows, reward: np.ndarray, success: np.ndarray | None) -> None:
         """One environment step on ``rows`` gave ``reward`` [R]."""
-        self.step[rows] += 1
-        self.ret[rows] += reward
+        if isinstance(rows, slice):
+            self.step += 1
+            self.ret += reward
+        else:
+            self.step[rows] += 1
+            self.ret[rows] += reward
         if self._has_success and success is not None:
             success = success.astype(bool, copy=False)
             self._once[rows] |= success
@@ -83,10 +87,8 @@ class Decided:
         #: Whether any array may hold something.
         self._dirty = False
         self._no_final = self._finals(np.zeros(0, np.int64), np.zeros(0, np.int32))
-        self._plain_fields = self._no_final | {
-            "num_steps": _constant(np.ones(n, np.int32)),
-            **{name: _constant(np.zeros(n, bool)) for name in ("terminated", "truncated", "interrupted")},
-        }
+        self._all_one, no = _constant(np.ones(n, np.int32)), _constant(np.zeros(n, bool))
+        self._plain_fields = (no, no, no, *self._no_final)
 
     def begin(self, rows: Rows, queue: np.ndarray) -> None:
         """A decision is being executed on ``rows``: its actions [R, C, ...], one per step."""
@@ -149,38 +151,42 @@ class Decided:
         self.interrupted[place] = True
         self.terminated[place] = self.truncated[place] = False
 
-    def fields(self, rows: Rows) -> dict[str, Any]:
-        """The fields of a `Tick` that tell the outcomes of ``rows``; none is changed afterwards."""
+    def fields(self, rows: Rows) -> tuple[Any, ...]:
+        """The outcomes of ``rows`` in the order of `Tick`, ``num_steps`` to ``final_success_at_end``.
+
+        None of the arrays is changed afterwards.
+        """
         if self.plain is not None:
             if isinstance(rows, slice):
-                return {"reward": self.plain[:, None], **self._plain_fields}
+                return (self._all_one, self.plain[:, None], *self._plain_fields)
             self.settle()
         final = self.final[rows]
-        fields: dict[str, Any] = {
-            "num_steps": _copy(self.num_steps, rows),
-            "reward": _copy(self.reward, rows),
-            "terminated": _copy(self.terminated, rows),
-            "truncated": _copy(self.truncated, rows),
-            "interrupted": _copy(self.interrupted, rows),
-        }
-        if not final.any():
-            return fields | self._no_final
+        fields = (
+            copy_of(self.num_steps, rows),
+            copy_of(self.reward, rows),
+            copy_of(self.terminated, rows),
+            copy_of(self.truncated, rows),
+            copy_of(self.interrupted, rows),
+        )
+        if not np.count_nonzero(final):
+            return (*fields, *self._no_final)
         inside = np.flatnonzero(final)
         places = inside if isinstance(rows, slice) else rows[inside]
-        return fields | self._finals(places, inside.astype(np.int32))
+        return (*fields, *self._finals(places, inside.astype(np.int32)))
 
-    def _finals(self, places: np.ndarray, inside: np.ndarray) -> dict[str, Any]:
-        return {
-            "final": inside,
-            "final_obs": {key: array[places] for key, array in self.final_obs.items()},
-            "final_return": self.final_return[places],
-            "final_length": self.final_length[places],
-            "final_success_once": self.final_once[places],
-            "final_success_at_end": self.final_at_end[places],
-        }
+    def _finals(self, places: np.ndarray, inside: np.ndarray) -> tuple[Any, ...]:
+        return (
+            inside,
+            {key: array[places] for key, array in self.final_obs.items()},
+            self.final_return[places],
+            self.final_length[places],
+            self.final_once[places],
+            self.final_at_end[places],
+        )
 
 
-def _copy(array: np.ndarray, rows: Rows) -> np.ndarray:
+def copy_of(array: np.ndarray, rows: Rows) -> np.ndarray:
+    """The elements ``rows`` of ``array`` as a new array."""
     return array.copy() if isinstance(rows, slice) else array[rows]
 
 

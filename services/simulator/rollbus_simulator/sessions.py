@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
@@ -57,14 +58,16 @@ class Session:
 
     def __init__(
         self, index: int, link: Link, address: bytes, name: str, num_rows: int, timeout_s: float,
-        serve: Callable[[], Any] | None = None,
+        serve: Callable[[Message], Message] | None = None,
     ) -> None:  # fmt: skip
         self.index, self.link, self.address, self.name = index, link, address, name
         self.free = list(range(num_rows))
         self.open: dict[int, Request] = {}
         self.timeout_s = timeout_s
-        #: Runs the peer where it lives in this process, else None.
+        #: Answers requests where the peer lives in this process, else None.
         self.serve = serve
+        #: What it has not been asked yet.
+        self.asked: deque[tuple[Message, Request]] = deque()
         self.heard = self.pinged = time.monotonic()
         #: Why the session cannot go on; empty: it can.
         self.broken = ""
@@ -75,7 +78,9 @@ class Session:
 
     def ask(self, message: Message, request: Request) -> None:
         """Send; a peer that is gone is noticed here and dealt with at the next turn."""
-        if self.tell(message):
+        if self.serve is not None:
+            self.asked.append((message, request))
+        elif self.tell(message):
             request.deadline = time.monotonic() + self.timeout_s
             self.open[self._last] = request
 

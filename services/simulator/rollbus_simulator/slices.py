@@ -23,7 +23,7 @@ from rollbus_simulator.failures import ADVICE, NonFinite, where
 from rollbus_simulator.frames import ALL, Frames, Rows
 from rollbus_simulator.holders import Holder, Tenure, UnknownSlice
 from rollbus_simulator.outcomes import OutcomeCheck, subset
-from rollbus_simulator.running import Decided, Running
+from rollbus_simulator.running import Decided, Running, copy_of
 from rollbus_simulator.seats import Seats
 from rollbus_simulator.sessions import Request, Session
 from rollbus_simulator.settings import SliceSettings
@@ -185,9 +185,9 @@ class Slice:
         self._whole_tick = isinstance(rows, slice)
         running = self._running
         return Tick(
-            slice=self.name, fence=self.tenure.fence, tick=self.tick, rows=places,
-            obs=self._frames.newest(rows), episode=running.episode[places],
-            step=running.step[places], seed=running.seed[places], **self._decided.fields(rows),
+            self.name, self.tenure.fence, self.tick, places, self._frames.newest(rows),
+            copy_of(running.episode, rows), copy_of(running.step, rows), *self._decided.fields(rows),
+            copy_of(running.seed, rows),
         )  # fmt: skip
 
     def act(self, act: Act) -> None:
