@@ -10,7 +10,6 @@ from rollbus_wire.errors import SpecError
 from rollbus_wire.messages import Arrays, Outcome
 from rollbus_wire.spec import EnvSpec
 
-
 _FLAGS, _FLAG_KINDS = ("reward", "terminated", "truncated"), ("fiub", "b", "b")
 
 

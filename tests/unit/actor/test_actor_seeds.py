@@ -12,7 +12,8 @@ def test_seeds_follow_the_episodes() -> None:
     key = stream(7, "action-noise")
     seeds = DecisionSeeds(key)
     first, other = np.array([1 << 48, 5], np.int64), np.array([1 << 48, 6], np.int64)
-    for episode, step in ((first, [0, 3]), (first, [1, 4]), (other, [2, 0]), (first, [2, 5]), (first[:1], [9])):
+    asked = ((first, [0, 3]), (first, [1, 4]), (other, [2, 0]), (first, [2, 5]), (first[:1], [9]))
+    for episode, step in asked:
         steps = np.array(step, np.int32)
         assert (seeds(episode, steps) == decision_seeds(key, episode, steps)).all()
 
