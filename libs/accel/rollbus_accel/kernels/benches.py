@@ -23,5 +23,7 @@ class Bench:
     num_flops: int = 0
     function: str = ""
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float32)
-    #: Size with less work, for devices that are slow.
+    #: A size with less work, for devices that are slow; the others are for accelerators.
     quick: bool = False
+    #: Arguments whose gradients are taken where forward and backward are timed together.
+    gradients: tuple[str, ...] = ()

@@ -122,6 +122,7 @@ def _bench(rows: int, size: int, num_ids: int, quick: bool = False) -> Bench:
         num_bytes=lambda itemsize: (rows + num_ids) * size * itemsize,
         num_flops=2 * rows * size * num_ids,
         quick=quick,
+        gradients=("hidden", "weight"),
     )
 
 

@@ -94,6 +94,7 @@ def _bench(num_rows: int, size: int, quick: bool = False) -> Bench:
         lambda dtype: rows(num_rows, size, dtype),
         num_bytes=lambda itemsize: 2 * num_rows * size * itemsize,
         quick=quick,
+        gradients=("x", "weight"),
     )
 
 

@@ -125,6 +125,7 @@ def _bench(rows: int, num_ids: int, quick: bool = False) -> Bench:
         lambda dtype: scores(rows, num_ids, dtype),
         num_bytes=lambda itemsize: size * itemsize,
         quick=quick,
+        gradients=("logits",),
     )
 
 

@@ -1,0 +1,1 @@
+"""Parts of the suite for accelerators; see gpu_suite.py."""
