@@ -1,4 +1,4 @@
-"""The model generated for NVIDIA's server, run here: its files, and its code with a fake of the server's module."""
+"""The model generated for NVIDIA's server, run here: its files, and its code beside a fake of the server."""
 
 from __future__ import annotations
 
