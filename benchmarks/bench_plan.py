@@ -1,0 +1,132 @@
+"""Predicted against measured steps per second, on configurations drawn from a seed.
+
+    python benchmarks/bench_plan.py --seed 7 [--num 6] [--seconds 8] [--json FILE]
+
+Each configuration is measured (rehearsals), predicted, and run for real with `rollbus train`; the first
+seconds of a run do not count. The space is `draw`. Nothing but the episode length is taken from the run, and
+only for the second prediction: how long episodes become is up to learning, not to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+#: Of a run, updates before this are not counted.
+SKIP_S = 2.0
+ENVIRONMENTS = (
+    ["env.name=gymnasium", "env.id=CartPole-v1"],
+    ["env.name=gymnasium", "env.id=HalfCheetah-v5"],
+    ["env.name=toy", "env.kind=discrete"],
+    ["env.name=toy", "env.kind=continuous"],
+    ["env.name=toy", "env.kind=dict"],
+)
+FUSED = "deploy.processes=[broker, hub+actor, learner]"
+APART = "deploy.processes=[broker, hub, actor, learner]"
+
+
+def draw(generator: random.Random) -> list[str]:
+    """The settings of one configuration."""
+    num_slices = generator.choice([1, 2, 3, 4])
+    hubs = generator.choice([1, 2] if num_slices in (2, 4) else [1])
+    num_envs = num_slices * generator.choice([n for n in range(2, 65) if 8 <= n * num_slices <= 64])
+    num_steps = generator.choice([16, 32, 64, 128])
+    wanted = generator.choice([2, 4, 8])
+    return [
+        *generator.choice(ENVIRONMENTS),
+        f"env.num_envs={num_envs}", f"env.num_slices={num_slices}", f"env.hubs={hubs}",
+        f"algorithm.num_steps={num_steps}", f"algorithm.epochs={generator.choice([1, 2, 4, 8])}",
+        f"algorithm.minibatches={wanted}", f"algorithm.max_lag={generator.choice([0, 1])}",
+        f"policy.hidden={generator.choice([[32, 32], [64, 64], [128, 128], [256]])}",
+        generator.choice([FUSED, APART]),
+    ]  # fmt: skip
+
+
+def run_for_real(recipe: Path, settings: Sequence[str], seconds: float, folder: Path) -> dict[str, float]:
+    """Steps per second and mean episode length of a real run, behind its start."""
+    limits = [
+        f"run.wall_limit_s={seconds}",
+        "run.total_steps=1000000000",
+        "eval.episodes=1",
+        "eval.num_envs=1",
+    ]
+    command = [sys.executable, "-m", "rollbus_launch", "train", str(recipe), *settings, *limits]
+    done = subprocess.run(
+        [*command, "--run-dir", str(folder)], capture_output=True, text=True, timeout=120 + seconds
+    )
+    if done.returncode:
+        raise SystemExit(f"the run failed with {settings}:\n{done.stderr[-2000:]}")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    counted = [row for row in rows if row["time"] >= rows[0]["time"] + SKIP_S]
+    if len(counted) < 3:
+        raise SystemExit(f"only {len(counted)} updates after {SKIP_S} s; give more --seconds ({settings})")
+    steps = counted[-1]["env_steps"] - counted[0]["env_steps"]
+    episodes = sum(row.get("episodes", 0) for row in counted)
+    duration_s = counted[-1]["time"] - counted[0]["time"]
+    return {"steps_per_s": steps / duration_s, "episode_steps": steps / max(1, episodes)}
+
+
+def compare(recipe: Path, settings: Sequence[str], seconds: float, folder: Path) -> dict[str, Any]:
+    """One configuration: predicted, measured, predicted again with the run's episode length."""
+    plan = [sys.executable, "-m", "rollbus_launch", "plan", str(recipe), *settings, "--json"]
+    costs = folder / "costs.json"
+    blind = json.loads(
+        subprocess.run([*plan, "--fresh", "--save", str(costs)], check=True, capture_output=True).stdout
+    )
+    real = run_for_real(recipe, settings, seconds, folder / "run")
+    known = [*plan, "--costs", str(costs), "--episode-steps", f"{real['episode_steps']:.1f}"]
+    informed = json.loads(subprocess.run(known, check=True, capture_output=True).stdout)
+    return {
+        "measured": real["steps_per_s"], "episode_steps": real["episode_steps"],
+        "predicted": blind["steps_per_s"], "error": blind["steps_per_s"] / real["steps_per_s"] - 1,
+        "informed": informed["steps_per_s"],
+        "informed_error": informed["steps_per_s"] / real["steps_per_s"] - 1,
+        "bottleneck": blind["bottleneck"], "settings": list(settings),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Print one line per configuration; exit code 1 if any error is above --limit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--num", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--limit", type=float, default=0.15)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    generator = random.Random(arguments.seed)
+    results = []
+    for number in range(arguments.num):
+        settings = draw(generator)
+        with tempfile.TemporaryDirectory() as name:
+            recipe = Path(name) / "drawn.yaml"
+            recipe.write_text("algorithm: {name: ppo}\n")
+            began = time.monotonic()
+            result = compare(recipe, settings, arguments.seconds, Path(name))
+        results.append(result)
+        print(
+            f"{number + 1}: predicted {result['predicted']:,.0f}, measured {result['measured']:,.0f}: "
+            f"{result['error']:+.1%} (with episodes of {result['episode_steps']:.0f} steps, as in the run: "
+            f"{result['informed_error']:+.1%}), bottleneck {result['bottleneck']}, "
+            f"{time.monotonic() - began:.0f} s\n   {' '.join(settings)}",
+            flush=True,
+        )
+    worst = max(abs(result["error"]) for result in results)
+    print(f"largest error {worst:.1%} of {len(results)} (limit {arguments.limit:.0%})")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+    return int(worst > arguments.limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""A rehearsal: the real services of a recipe in one process, polled in turn, every poll timed.
+
+Nothing overlaps here, so what a poll costs is CPU time that no other process disturbs. The model
+(`rollbus_core.plan`) puts the polls of several processes side by side again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.paths import RunPaths
+from rollbus_core.service import Service
+from rollbus_launch import build
+from rollbus_launch.plan_memory import Growth
+from rollbus_wire.errors import DeadlineExceeded
+from rollbus_wire.link import Poller
+
+#: A rehearsal that does not come to work within this time is given up.
+PATIENCE_S = 60.0
+#: One sample is this long.
+WINDOW_S = 0.1
+ROLES = ("broker", "hub", "actor", "learner")
+ENDLESS = 1 << 50
+WAITS = 200
+#: Turns of hub and actor between those of broker and learner.
+OTHERS_EVERY = 16
+
+
+@dataclass
+class Sample:
+    """What one window of a rehearsal saw: seconds of CPU and counts."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
+    idle_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
+    turns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
+    idle_turns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
+    ticks: int = 0
+    rows: int = 0
+    episodes: int = 0
+    #: Polls of the hub in which any episode ended.
+    ending: int = 0
+    chunks: int = 0
+    updates: int = 0
+    #: Part of the actor's time: records of decisions, new weights into the engine.
+    record_s: float = 0.0
+    apply_s: float = 0.0
+    applied: int = 0
+    #: CPU time of all other threads, those of ZeroMQ foremost.
+    other_s: float = 0.0
+
+
+class FreeUpdates:
+    """A trainer whose updates cost nothing, but for the first, which is real and kept."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.batch: tuple[Any, int, int] | None = None
+        self._metrics: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.trainer, name)
+
+    def apply(self, batch: Any, sequence: int, table_steps: int) -> dict[str, float]:
+        """See `Trainer.apply`."""
+        if self.batch is None:
+            self.batch = ({name: column.clone() for name, column in batch.items()}, sequence, table_steps)
+            self._metrics = self.trainer.apply(batch, sequence, table_steps)
+        else:
+            self.trainer.skip(sequence)
+        return dict(self._metrics)
+
+    def real(self) -> float:
+        """Seconds of a real update with the batch that was kept."""
+        assert self.batch is not None
+        began = time.perf_counter()
+        self.trainer.apply(*self.batch)
+        return time.perf_counter() - began
+
+
+class Rehearsal:
+    """Services of ``resolved`` with ``num_rows`` rows in each of ``num_slices`` slices of one hub.
+
+    ``time_limit`` > 0 ends episodes after so many steps. Use it as a context manager.
+    """
+
+    def __init__(
+        self, resolved: Any, *, num_rows: int, num_slices: int, fused: bool, time_limit: int = 0,
+        growth: Growth | None = None,
+    ) -> None:  # fmt: skip
+        """``growth`` hears which role makes the process grow while it starts."""
+        self._growth = growth
+        self.resolved = _alone(resolved, num_rows * num_slices, num_slices, time_limit)
+        self.fused = fused
+        self.updates: FreeUpdates | None = None
+        self._sample, self._turns, self._idle = Sample(), 0, True
+        self._patient_until = time.monotonic() + PATIENCE_S
+
+    def __enter__(self) -> Rehearsal:
+        self._folder = Path(tempfile.mkdtemp(prefix="rollbus-plan-"))
+        self.paths = RunPaths(self._folder)
+        self.paths.create()
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self._remove)
+        self._stack.enter_context(self.paths.alive())
+        self.paths.config.write_text(self.resolved.to_yaml())
+        self.poller = Poller()
+        self.services: dict[str, Service] = {}
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        together = [["hub", "actor"]] if self.fused else [["hub"], ["actor"]]
+        for roles in [["broker"], *together, ["learner"]]:
+            made = build.services(roles, 0, self.resolved, self.paths, should_stop=lambda: False)
+            self.services |= dict(zip(roles, made, strict=True))
+        for service in self.services.values():
+            self._stack.callback(service.stop)
+            service.start(self.poller)
+        self.until(lambda: all(service.ready for service in self.services.values()), "ready services")
+        learner, actor = _inner(self.services["learner"]), _inner(self.services["actor"])
+        self.updates = learner.trainer = FreeUpdates(learner.trainer)
+        self.weights_bytes = sum(array.nbytes for array in learner.trainer.published().values())
+        _timed(actor.recorder, "decide", self._recorded)
+        _timed(actor.engine, "set_weights", self._applied)
+        self.until(lambda: self._hub.ticks > 20, "ticks")
+
+    def settled(self) -> None:
+        """Growth from here on is nobody's."""
+        self._growth = None
+
+    def wait_s(self) -> float:
+        """One look at all sockets that finds nothing to wait for."""
+        began = time.thread_time()
+        for _ in range(WAITS):
+            self.poller.wait(0.0)
+        return (time.thread_time() - began) / WAITS
+
+    # --- measuring ---------------------------------------------------------------------------
+
+    def until(self, done: Callable[[], bool], what: str) -> None:
+        """Turn until ``done``. Raises `DeadlineExceeded`."""
+        while not done():
+            if time.monotonic() > self._patient_until:
+                raise DeadlineExceeded(
+                    f"the rehearsal came to no {what} within {PATIENCE_S:.0f} s; see that the recipe trains "
+                    "(rollbus train), or give costs of a machine where it does (--costs)"
+                )
+            self._turn()
+
+    def samples(self, seconds: float) -> list[Sample]:
+        """Windows of a rehearsal that lasts ``seconds``."""
+        return list(self._windows(seconds))
+
+    def _windows(self, seconds: float) -> Iterator[Sample]:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._sample, before, cpu = Sample(), self._counts(), _other_threads_s()
+            window = time.monotonic() + WINDOW_S
+            while time.monotonic() < window:
+                self._turn()
+            for name, count in self._counts().items():
+                setattr(self._sample, name, count - before[name])
+            self._sample.other_s = _other_threads_s() - cpu
+            if self._sample.ticks:
+                yield self._sample
+
+    def _turn(self) -> None:
+        busy, sample, clock = False, self._sample, time.thread_time
+        # Broker and learner have caches of their own in a run: they disturb the others rarely.
+        self._turns += 1
+        polled = ROLES if self._idle or not self._turns % OTHERS_EVERY else ("hub", "actor")
+        for role in polled:
+            service = self.services[role]
+            episodes = self._hub.episodes
+            began = clock()
+            did = service.poll()
+            took = clock() - began
+            sample.ending += self._hub.episodes > episodes
+            if self._growth is not None:
+                self._growth.add(role)
+            if did:
+                sample.seconds[role] += took
+                sample.turns[role] += 1
+            else:
+                sample.idle_s[role] += took
+                sample.idle_turns[role] += 1
+            busy |= did
+        self._idle = not busy
+        if not busy and polled is ROLES:
+            self.poller.wait(0.001)
+
+    @property
+    def step_bytes(self) -> float:
+        """Bytes of one recorded step in a slab."""
+        sessions = _inner(self.services["actor"]).holdings.sessions.values()
+        layout = next(session.layout for session in sessions if session.layout is not None)
+        return float(layout.cell_bytes / (layout.num_decisions * layout.num_rows))
+
+    @property
+    def episode_limit(self) -> float:
+        """Steps after which episodes are cut; 0: never."""
+        limits = (self.resolved.recipe.env.time_limit, self.services["hub"].spec.time_limit)  # type: ignore[attr-defined]
+        return float(min((limit for limit in limits if limit), default=0))
+
+    @property
+    def on_device(self) -> bool:
+        """Whether updates run on an accelerator."""
+        return bool(_inner(self.services["learner"]).trainer.device.type != "cpu")
+
+    @property
+    def _hub(self) -> Any:
+        return self.services["hub"].counters  # type: ignore[attr-defined]
+
+    def _counts(self) -> dict[str, int]:
+        hub, actor = self._hub, _inner(self.services["actor"])
+        learner = _inner(self.services["learner"])
+        return {
+            "ticks": hub.ticks, "rows": hub.steps, "episodes": hub.episodes,
+            "chunks": actor.recorder.num_chunks, "updates": learner.trainer.counters.updates,
+        }  # fmt: skip
+
+    def _recorded(self, seconds: float) -> None:
+        self._sample.record_s += seconds
+
+    def _applied(self, seconds: float) -> None:
+        self._sample.apply_s += seconds
+        self._sample.applied += 1
+
+    def _remove(self) -> None:
+        for folder in (self.paths.runtime, self._folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alone(resolved: Any, num_envs: int, num_slices: int, time_limit: int) -> Any:
+    """``resolved`` for one hub and one actor, without end, evaluations, checkpoints and HTTP.
+
+    The feed stays that of the whole run, so that chunks and batches have their sizes.
+    """
+    recipe = resolved.recipe
+    sections: dict[str, Mapping[str, Any]] = {
+        "env": {"num_envs": num_envs, "num_slices": num_slices, "hubs": 1},
+        "run": {"total_steps": ENDLESS, "wall_limit_s": 0.0, "audit": False, "resume": "never"},
+        "actor": {"count": 1},
+        "eval": {"every_steps": 0},
+        "checkpoint": {"every_steps": 0, "every_s": 0.0},
+        "broker": {"http": ""},
+    }
+    if time_limit:
+        limit = min(time_limit, recipe.env.time_limit or time_limit)
+        sections["env"] = {**sections["env"], "time_limit": limit}
+    changed = {name: getattr(recipe, name).model_copy(update=dict(new)) for name, new in sections.items()}
+    return dataclasses.replace(resolved, recipe=recipe.model_copy(update=changed))
+
+
+def _inner(service: Service) -> Any:
+    """What a service that had to await the environment's spec has become."""
+    return getattr(service, "_inner", None) or service
+
+
+def _timed(owner: Any, name: str, tell: Callable[[float], None]) -> None:
+    """Replace the method ``name`` of ``owner`` by one that tells how long it took."""
+    method = getattr(owner, name)
+
+    def timed(*arguments: Any, **named: Any) -> Any:
+        began = time.thread_time()
+        result = method(*arguments, **named)
+        tell(time.thread_time() - began)
+        return result
+
+    setattr(owner, name, timed)
+
+
+def _other_threads_s() -> float:
+    return time.process_time() - time.thread_time()
