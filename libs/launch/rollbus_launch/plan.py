@@ -128,7 +128,8 @@ def make(resolved: Resolved, costs: StageCosts, machines: Machines, *, episode_s
     stated = planner.option(plan_layouts.stated(recipe, machines))
     ends = (costs.episode_steps, max(costs.episode_steps, costs.episode_limit))
     between = tuple(
-        _Planner(recipe, resolved.feed, costs, steps).option(stated.layout).prediction.steps_per_s for steps in ends
+        _Planner(recipe, resolved.feed, costs, steps).option(stated.layout).prediction.steps_per_s
+        for steps in ends
     )
     options = [planner.option(layout) for layout in plan_layouts.candidates(recipe, machines)]
     hosts = planner.many(machines) if machines.num_hosts > 1 or machines.num_gpus else []
@@ -195,134 +196,6 @@ class _Planner:
         free = _Planner(self.recipe, self.feed, costs, self._episode_steps)
         rate = free.option(option.layout).prediction.steps_per_s
         return math.ceil(rate * self.costs.update_s / max(1, self.feed.table.batch_steps))
-
-
-def assumptions(self) -> list[str]:
-        """What the figures hold for."""
-        return assumptions(self)
-
-    def to_data(self) -> dict[str, Any]:
-        """For --json."""
-        return {
-            **asdict(self.stated.prediction), "episode_steps": self.episode_steps,
-            "steps_per_s_untrained": self.between[0], "steps_per_s_long_episodes": self.between[1],
-            "memory_bytes": self.memory,
-            "recommended": self.recommended.row() | {"settings": list(self.recommended.layout.settings)},
-            "layouts": [option.row() for option in self.options],
-            "hosts": [option.row() for option in self.hosts],
-            "assumptions": self.assumptions, "costs": self.costs.model_dump(),
-        }  # fmt: skip
-
-
-def prepare(
-    recipe: Path, overrides: Sequence[str], *, costs_file: Path | None = None, fresh: bool = False
-) -> tuple[Resolved, StageCosts]:
-    """The recipe and its costs: given, measured before, or measured now. Raises `ConfigError`."""
-    resolved = load(recipe, overrides)
-    if resolved.recipe.env.placement != "inline" and costs_file is None:
-        raise ConfigError(
-            f"env.placement is {resolved.recipe.env.placement}: costs are measured with environments in the "
-            "hub; plan with env.placement=inline, or give --costs of such environments"
-        )
-    if costs_file is not None:
-        return resolved, load_costs(costs_file)
-    costs = None if fresh else plan_cache.cached(resolved)
-    return resolved, costs if costs is not None else _measured(resolved)
-
-
-def _measured(resolved: Resolved) -> StageCosts:
-    limit_threads()
-    from rollbus_launch.plan_measure import measure
-
-    console = sys.stderr
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        costs = measure(resolved, lambda text: print(f"measuring: {text}", file=console))
-    costs = costs.model_copy(update={"machine": plan_cache.machine()})
-    plan_cache.keep(resolved, costs)
-    return costs
-
-
-def make(resolved: Resolved, costs: StageCosts, machines: Machines, *, episode_steps: float = 0.0) -> Plan:
-    """Predict the stated layout, others on one host, and many hosts."""
-    recipe = resolved.recipe
-    expected = episode_steps or expected_episode(costs)
-    planner = _Planner(recipe, resolved.feed, costs, expected)
-    stated = planner.option(plan_layouts.stated(recipe, machines))
-    ends = (costs.episode_steps, max(costs.episode_steps, costs.episode_limit))
-    between = tuple(
-        _Planner(recipe, resolved.feed, costs, steps).option(stated.layout).prediction.steps_per_s for steps in ends
-    )
-    options = [planner.option(layout) for layout in plan_layouts.candidates(recipe, machines)]
-    hosts = planner.many(machines) if machines.num_hosts > 1 or machines.num_gpus else []
-    used = memory.host_bytes(
-        stated.layout.hosts[0], costs, resolved.feed, recipe.broker.slab_bytes, first=True
-    )
-    return Plan(
-        stated, _fastest_first(options), _fastest_first(hosts), expected, (between[0], between[1]), used,
-        costs, machines,
-    )  # fmt: skip
-
-
-def expected_episode(costs: StageCosts) -> float:
-    """Mean episode length over a training: geometric mean of the untrained policy's and the limit.
-
-    Nobody knows it beforehand; where the limit ends all episodes, as of robots that cannot fall, it is exact.
-    """
-    untrained, limit = costs.episode_steps, costs.episode_limit
-    return untrained if limit <= untrained else math.sqrt(untrained * limit)
-
-
-class _Planner:
-    """Predictions for one recipe."""
-
-    def __init__(self, recipe: Any, feed: Feed, costs: StageCosts, episode_steps: float) -> None:
-        self.recipe, self.feed, self.costs = recipe, feed, costs
-        self._episode_steps = episode_steps
-
-    def option(self, layout: Layout, num_learners: int = 1) -> Option:
-        """``layout`` with its prediction; batches grow with the environments beyond the recipe's."""
-        grown = layout.num_rows / self.recipe.env.num_envs
-        feed, costs = self.feed, self.costs
-        if grown != 1 and feed.table.sampler == "queue":
-            table = feed.table.model_copy(update={"batch_steps": round(feed.table.batch_steps * grown)})
-            feed = feed.model_copy(update={"table": table})
-            costs = costs.model_copy(
-                update={"update_s": costs.update_s * grown, "learner_s": costs.learner_s * grown}
-            )
-        prediction = predict(
-            layout, costs, feed, episode_steps=self._episode_steps, max_batch=self.recipe.actor.max_batch,
-            num_ranks=num_learners, network_s=NETWORK_S if len(layout.hosts) > 1 else 0.0,
-            max_events=MAX_EVENTS if len(layout.hosts) > 1 else 3 * MAX_EVENTS,
-        )  # fmt: skip
-        used = memory.largest(layout, costs, feed, self.recipe.broker.slab_bytes)
-        return Option(layout, prediction, used, num_learners)
-
-    def many(self, machines: Machines) -> list[Option]:
-        """Every number of processes per host, with one learner and with as many as keep up."""
-        options = []
-        for pairs in plan_layouts.pairs_to_try(machines):
-            layout = plan_layouts.on_hosts(self.recipe, machines, pairs)
-            options.append(self.option(layout))
-            wanted = self._learners(options[-1])
-            limit = machines.num_gpus or machines.num_hosts
-            if (num := min(wanted, limit)) > 1:
-                options.append(self.option(layout, num))
-        return options
-
-    def _learners(self, option: Option) -> int:
-        """Learners that would be busy most of the time at the rate of collection alone."""
-        if option.prediction.busy.get("learner", 0.0) < 0.9:
-            return 1
-        costs = self.costs.model_copy(update={"update_s": 0.0})
-        free = _Planner(self.recipe, self.feed, costs, self._episode_steps)
-        rate = free.option(option.layout).prediction.steps_per_s
-        return math.ceil(rate * self.costs.update_s / max(1, self.feed.table.batch_steps))
-
-
-@dataclass(frozen=True)
-class _Free:
-    recipe: Any
-    feed: Any
 
 
 def assumptions(plan: Plan) -> list[str]:
