@@ -98,6 +98,44 @@ def test_large_copies_are_shared_by_threads_and_exact(monkeypatch: pytest.Monkey
     assert addresses == {name: value.ctypes.data for name, value in targets.items()}
 
 
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 4095, 100_000])
+def test_copies_around_the_cache_are_exact(size: int) -> None:
+    streaming = pytest.importorskip("rollbus_core.weights.streaming")
+    source = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    source.flags.writeable = False
+    target = np.full(size + 16, 7, np.uint8)
+    streaming.copy_around(target[8 : 8 + size], source)
+    assert np.array_equal(target[8 : 8 + size], source)
+    assert (target[:8] == 7).all() and (target[8 + size :] == 7).all(), "nothing beside it"
+
+
+def test_copies_of_large_models_take_any_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    streaming = pytest.importorskip("rollbus_core.weights.streaming")
+    used: list[int] = []
+
+    def around(target: np.ndarray, source: np.ndarray) -> None:
+        used.append(source.size)
+        streaming.copy_around(target, source)
+
+    monkeypatch.setattr(copying, "MIN_AROUND_BYTES", 1)
+    monkeypatch.setattr(copying, "_around", lambda: around)
+    rng = np.random.default_rng(5)
+    odd = np.frombuffer(rng.bytes(4004), np.float32)[1:]  # at four bytes of a word
+    sources = {
+        "a": rng.random(77),
+        "t": rng.random((3, 4)).T,
+        "o": odd,
+        "c": np.arange(5),
+        "s": np.array(1.5),
+    }
+    targets = {name: np.zeros(value.shape, value.dtype) for name, value in sources.items()}
+    targets["c"] = np.zeros(5)  # converted, not moved
+    copying.copy_tensors(targets, sources)
+    for name, value in sources.items():
+        assert targets[name].tobytes() == value.astype(targets[name].dtype).tobytes(), name
+    assert sorted(used) == [1, 77]
+
+
 def test_a_copy_never_broadcasts() -> None:
     with pytest.raises(ValueError, match=r"\[1\].*\[3\]"):
         copying.copy_tensors({"a": np.zeros(3)}, {"a": np.zeros(1)})

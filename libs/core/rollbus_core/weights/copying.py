@@ -1,14 +1,17 @@
 """Copies of many tensors at the speed of memory.
 
 One thread does not fill the memory bus, and numpy gives the GIL up while it copies: large copies are cut
-into blocks that a few threads share. They sleep between copies and never spin.
+into blocks that a few threads share. They sleep between copies and never spin. Copies of models that no
+cache holds are written around it, where numba is installed (`streaming`).
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,6 +20,8 @@ import numpy as np
 MIN_SHARED_BYTES = 8 << 20
 BLOCK_BYTES = 4 << 20
 MAX_THREADS = 4
+#: Above this, what is copied does not stay in a cache anyway.
+MIN_AROUND_BYTES = 64 << 20
 
 
 def num_threads() -> int:
@@ -49,17 +54,47 @@ def copy_tensors(targets: Mapping[str, np.ndarray], sources: Mapping[str, np.nda
     for target, source in pairs:
         if target.shape != source.shape:
             raise ValueError(f"a tensor of shape {list(source.shape)} for a target of {list(target.shape)}")
-    threads = shared_pool(sum(source.nbytes for _, source in pairs))
-    if threads is None:
-        for target, source in pairs:
-            np.copyto(target, source)
-        return
-    for _ in threads.map(_copy, blocks(pairs, BLOCK_BYTES)):
+    num_bytes = sum(source.nbytes for _, source in pairs)
+    threads, around = shared_pool(num_bytes), _around() if num_bytes >= MIN_AROUND_BYTES else None
+
+    def copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
+        (np.copyto if around is None or not _plain(*pair) else around)(*pair)
+
+    pieces = blocks(pairs, BLOCK_BYTES)
+    for _ in threads.map(copy, pieces) if threads is not None else map(copy, pieces):
         pass
 
 
-def _copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
-    np.copyto(*pair)
+def _plain(target: np.ndarray, source: np.ndarray) -> bool:
+    """Whether bytes may simply be moved, in whole words."""
+    return (
+        target.dtype == source.dtype
+        and target.flags.c_contiguous
+        and source.flags.c_contiguous
+        and not (target.ctypes.data | source.ctypes.data) % 8
+    )
+
+
+class _Around:
+    """`streaming.copy_around`, once a thread has compiled it: nobody waits for that."""
+
+    def __init__(self) -> None:
+        self.copy: Callable[[np.ndarray, np.ndarray], None] | None = None
+        threading.Thread(target=self._load, name="weights-compile", daemon=True).start()
+
+    def _load(self) -> None:
+        try:
+            module = importlib.import_module("rollbus_core.weights.streaming")
+        except ImportError:  # without numba, numpy copies
+            return
+        self.copy = module.copy_around if module.AVAILABLE else None
+
+
+_streaming = functools.cache(_Around)
+
+
+def _around() -> Callable[[np.ndarray, np.ndarray], None] | None:
+    return _streaming().copy
 
 
 def blocks(
