@@ -1,0 +1,87 @@
+"""Costs from samples, and samples from the real services."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollbus_core.config.load import load
+from rollbus_core.paths import shared_memory_root
+from rollbus_launch.plan_echo import wake_s
+from rollbus_launch.plan_fit import actor_costs, ending_share, fit, hub_costs
+from rollbus_launch.plan_rehearsal import Rehearsal, Sample
+
+
+def sample(ticks: int, rows: int, *, ending: int = 0, episodes: int = 0, turns: int = 0) -> Sample:
+    """As of a hub with 100 us per tick, 5 per row, 50 per tick with ends, 20 per end; an actor with
+    80 per turn, 30 per tick, 2 per row, 10 and 15 for ends."""
+    made = Sample(ticks=ticks, rows=rows, ending=ending, episodes=episodes)
+    turns = turns or ticks
+    made.turns["actor"] = turns
+    made.seconds["hub"] = 1e-6 * (100 * ticks + 5 * rows + 50 * ending + 20 * episodes)
+    made.seconds["actor"] = 1e-6 * (80 * turns + 30 * ticks + 2 * rows + 10 * ending + 15 * episodes)
+    return made
+
+
+def samples() -> list[Sample]:
+    draw = random.Random(1)
+    made = []
+    for num_rows, per_turn in ((8, 1), (8, 2), (32, 1)):
+        for _ in range(6):
+            ticks = 2 * draw.randrange(100, 200)
+            ending = draw.randrange(ticks // 2)
+            ends = ending + draw.randrange(ticks)
+            made.append(
+                sample(ticks, ticks * num_rows, ending=ending, episodes=ends, turns=ticks // per_turn)
+            )
+    return made
+
+
+def test_costs_that_made_the_samples_are_found() -> None:
+    hub, actor = hub_costs(samples()), actor_costs(samples())
+    found = [hub.tick_s, hub.row_s, hub.ending_s, hub.episode_s]
+    assert found == pytest.approx([100e-6, 5e-6, 50e-6, 20e-6], rel=1e-3)
+    found = [actor.turn_s, actor.tick_s, actor.row_s, actor.ending_s, actor.episode_s]
+    assert found == pytest.approx([80e-6, 30e-6, 2e-6, 10e-6, 15e-6], rel=1e-3)
+
+
+def test_known_costs_of_ends_are_kept() -> None:
+    known = hub_costs(samples())
+    assert hub_costs(samples()[:6] + samples()[12:], known).ending_s == known.ending_s
+
+
+def test_no_cost_is_negative() -> None:
+    """The best fit of the first column alone is 1.5; with the second it would be 2 and -1."""
+    assert fit([[1, 0], [1, 1]], [2.0, 1.0])[1] == 0.0
+    assert np.all(fit([[1, 2], [2, 4], [3, 6]], [1.0, 2.0, 3.0]) >= 0)
+
+
+def test_rows_that_end_together_end_in_few_ticks() -> None:
+    together = Sample(ticks=100, rows=800, ending=10, episodes=80)
+    independent = 1 - 0.9**8
+    assert ending_share([together]) == pytest.approx(0.1 / independent)
+    assert ending_share([Sample(ticks=100, rows=800)]) == 1.0
+
+
+def test_a_message_takes_less_than_a_tenth_of_a_second() -> None:
+    assert 0.0 <= wake_s(50) < 0.1
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_rehearsal_counts_what_the_services_do(fused: bool, tmp_path: Path) -> None:
+    path = tmp_path / "toy.yaml"
+    path.write_text("env: {name: toy, num_envs: 8, length: 10}\nalgorithm: {name: ppo, num_steps: 8}\n")
+    before = set(shared_memory_root().glob("rollbus-*"))
+    with Rehearsal(load(path), num_rows=4, num_slices=2, fused=fused) as rehearsal:
+        found = rehearsal.samples(0.3)
+        assert rehearsal.step_bytes > 4 and rehearsal.weights_bytes > 1000
+    ticks, rows = sum(s.ticks for s in found), sum(s.rows for s in found)
+    assert ticks > 10 and rows == pytest.approx(4 * ticks, rel=0.1)
+    assert sum(s.episodes for s in found) == pytest.approx(rows / 10, rel=0.5)
+    for each in found:
+        assert sum(each.seconds.values()) < 0.2  # of a window of 0.1 s, one poll may run over
+        assert 0 < each.record_s < each.seconds["actor"]
+    assert set(shared_memory_root().glob("rollbus-*")) <= before
