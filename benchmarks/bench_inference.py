@@ -181,20 +181,25 @@ def _compare(
         min(tried, key=lambda label: tried[label]["p50_us"], default=""),
         max(tried, key=lambda label: tried[label]["per_s"], default=""),
     } - {""}
-    times: dict[str, list[dict[str, float]]] = {label: [] for label in ("rollbus", *best)}
+    ours = ["rollbus"] if clients == 1 else ["rollbus", "rollbus-async"]
+    times: dict[str, list[dict[str, float]]] = {label: [] for label in (*ours, *best)}
     for _ in range(repeat):
         for label, results in times.items():
-            way = ("rollbus", address, "") if label == "rollbus" else ways[label]
+            way = (label, address, "") if label in ours else ways[label]
             results.append(load(*way, net, batch, clients, seconds))
     row: dict[str, Any] = {"part": "service", "net": net, "batch": batch, "clients": clients, "tried": tried}
     for label, results in times.items():
         row[label] = {key: median(result[key] for result in results) for key in results[0]}
-    row["nvidia"] = {
-        "p50_us": min((row[label]["p50_us"] for label in best), default=float("nan")),
-        "per_s": max((row[label]["per_s"] for label in best), default=float("nan")),
-        "ways": sorted(best),
-    }
+    row["ours"], row["nvidia"] = _best(row, ours), _best(row, sorted(best))
     return row
+
+
+def _best(row: dict[str, Any], labels: list[str]) -> dict[str, Any]:
+    return {
+        "p50_us": min((row[label]["p50_us"] for label in labels), default=float("nan")),
+        "per_s": max((row[label]["per_s"] for label in labels), default=float("nan")),
+        "ways": labels,
+    }
 
 
 def _ways(models: list[tuple[str, str, str]], clients: int) -> Iterator[tuple[str, str, str, str]]:
@@ -205,12 +210,12 @@ def _ways(models: list[tuple[str, str, str]], clients: int) -> Iterator[tuple[st
 
 
 def _say(row: dict[str, Any]) -> None:
-    ours, theirs, bare = row["rollbus"], row["nvidia"], row["bare_us"]
+    ours, theirs, bare = row["ours"], row["nvidia"], row["bare_us"]
     overhead = (theirs["p50_us"] - bare) / (ours["p50_us"] - bare)
     print(
         f"{row['net']} batch {row['batch']:3}, {row['clients']:2} clients: p50 {ours['p50_us']:.0f} us "
-        f"against {theirs['p50_us']:.0f}, overhead {overhead:.1f}x lower; {ours['per_s']:.0f} requests/s against "
-        f"{theirs['per_s']:.0f}, {ours['per_s'] / theirs['per_s']:.1f}x  ({', '.join(theirs['ways'])})",
+        f"against {theirs['p50_us']:.0f}, overhead {overhead:.1f}x lower; {ours['per_s']:.0f} requests/s "
+        f"against {theirs['per_s']:.0f}, {ours['per_s'] / theirs['per_s']:.1f}x  ({', '.join(theirs['ways'])})",
         flush=True,
     )
 

@@ -2,8 +2,8 @@
 
     python benchmarks/inference_load.py HOW ADDRESS MODEL NET BATCH CLIENTS SECONDS
 
-HOW: rollbus, or for NVIDIA's server grpc, http (a thread per client), grpc-shm, or grpc-async (one client
-that keeps as many requests in flight). Every client has one request in flight.
+HOW: rollbus, or for NVIDIA's server grpc, http (a thread per client) and grpc-shm: every client has one request
+in flight. rollbus-async and grpc-async: one client that has as many in flight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def main() -> None:
     latencies: list[tuple[float, float]] = []
     began = time.perf_counter()
     until = began + WARM_UP_S + float(seconds)
-    ways: dict[str, Callable[..., None]] = {"rollbus": _rollbus, "grpc-async": _asynchronous}
+    ways: dict[str, Callable[..., None]] = {
+        "rollbus": _rollbus, "rollbus-async": _rollbus_asynchronous, "grpc-async": _asynchronous
+    }  # fmt: skip
     ways.get(how, _threads)(how, address, model, obs, int(clients), until, latencies)
     counted = [taken for at, taken in latencies if at > began + WARM_UP_S]
     print(json.dumps({"per_s": len(counted) / float(seconds), "p50_us": 1e6 * median(counted)}))
@@ -61,6 +63,22 @@ def _rollbus(
             latencies.append((now, now - since))
             entry[1] = time.perf_counter()
             client.send({"obs": obs})
+
+
+def _rollbus_asynchronous(
+    how: str, address: str, model: str, obs: np.ndarray, clients: int, until: float, latencies: Any
+) -> None:
+    from rollbus_wire.messages import Decided
+    from rollbus_wire.policy_client import PolicyClient
+
+    client = PolicyClient(address)
+    sent = {client.send({"obs": obs}): time.perf_counter() for _ in range(clients)}
+    while time.perf_counter() < until:
+        number, answer = client.receive()
+        now = time.perf_counter()
+        assert isinstance(answer, Decided), answer
+        latencies.append((now, now - sent.pop(number)))
+        sent[client.send({"obs": obs})] = time.perf_counter()
 
 
 def _request(api: Any, obs: np.ndarray) -> Any:
