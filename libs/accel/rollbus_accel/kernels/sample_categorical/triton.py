@@ -15,6 +15,7 @@ from torch import Tensor
 from rollbus_accel.kernels import launch
 from rollbus_accel.kernels.base import Variant
 from rollbus_accel.kernels.philox import quarter
+from rollbus_accel.kernels.random_blocks import uniform
 
 #: Counters that a program looks at together, each four columns; and elements of its tile.
 MOST_COUNTERS = 512
@@ -23,8 +24,7 @@ ELEMENTS = 512
 
 @triton.jit
 def _gumbel(bits):
-    uniform = ((bits >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
-    return -tl.log(-tl.log(uniform))
+    return -tl.log(-tl.log(uniform(bits)))
 
 
 @triton.jit
