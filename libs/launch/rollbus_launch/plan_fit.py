@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollbus_core.plan.costs import ActorCosts, HubCosts
-from rollbus_launch.plan_rehearsal import Sample
+from rollbus_launch.plan_rehearsal import Sample, Tally
+
+#: Fewer ticks without ends say nothing.
+MIN_PLAIN_TICKS = 100
 
 
 def fit(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> np.ndarray:
@@ -30,24 +33,25 @@ def fit(counts: Sequence[Sequence[float]], seconds: Sequence[float]) -> np.ndarr
 
 def hub_costs(samples: Sequence[Sample], known: HubCosts | None = None) -> HubCosts:
     """Of a hub; the costs of ends from ``known`` if it is given."""
-    counts = [[s.ticks, s.rows] + ([] if known else [s.ending, s.episodes]) for s in samples]
-    seconds = [s.seconds["hub"] - _ended_s(s, known) for s in samples]
-    found = [*fit(counts, seconds), *((known.ending_s, known.episode_s) if known else ())]
-    return HubCosts(tick_s=found[0], row_s=found[1], ending_s=found[2], episode_s=found[3])
+    base, rest = _tallies(samples, known is None)
+    tick_s, row_s = fit([[t.ticks, t.rows] for t in base], [t.hub_s - _ended_s(t, known) for t in base])
+    left = [t.hub_s - t.ticks * tick_s - t.rows * row_s for t in rest]
+    ending_s, episode_s = _ends(rest, left) if known is None else (known.ending_s, known.episode_s)
+    return HubCosts(tick_s=tick_s, row_s=row_s, ending_s=ending_s, episode_s=episode_s)
 
 
 def actor_costs(samples: Sequence[Sample], known: ActorCosts | None = None) -> ActorCosts:
     """Of an actor, without new weights."""
-    counts = [
-        [s.turns["actor"], s.ticks, s.rows] + ([] if known else [s.ending, s.episodes]) for s in samples
-    ]
-    seconds = [s.seconds["actor"] - s.apply_s - _ended_s(s, known) for s in samples]
-    found = [*fit(counts, seconds), *((known.ending_s, known.episode_s) if known else ())]
+    base, rest = _tallies(samples, known is None)
+    turn_s, tick_s, row_s = fit(
+        [[t.turns, t.ticks, t.rows] for t in base], [t.actor_s - _ended_s(t, known) for t in base]
+    )
+    left = [t.actor_s - t.turns * turn_s - t.ticks * tick_s - t.rows * row_s for t in rest]
+    ending_s, episode_s = _ends(rest, left) if known is None else (known.ending_s, known.episode_s)
     record_s = sum(s.record_s for s in samples) / max(1, sum(s.ticks for s in samples))
     return ActorCosts(
-        turn_s=found[0], tick_s=found[1], row_s=found[2], ending_s=found[3], episode_s=found[4],
-        record_s=record_s,
-    )  # fmt: skip
+        turn_s=turn_s, tick_s=tick_s, row_s=row_s, ending_s=ending_s, episode_s=episode_s, record_s=record_s
+    )
 
 
 def ending_share(samples: Sequence[Sample]) -> float:
@@ -57,11 +61,37 @@ def ending_share(samples: Sequence[Sample]) -> float:
     if not episodes:
         return 1.0
     independent = 1.0 - (1.0 - min(1.0, episodes / rows)) ** (rows / ticks)
-    return min(1.0, sum(s.ending for s in samples) / ticks / independent)
+    return min(1.0, sum(s.ended.ticks for s in samples) / ticks / independent)
 
 
-def _ended_s(sample: Sample, known: HubCosts | ActorCosts | None) -> float:
-    return sample.ending * known.ending_s + sample.episodes * known.episode_s if known else 0.0
+def _tallies(samples: Sequence[Sample], apart: bool) -> tuple[list[Tally], list[Tally]]:
+    """Turns without ends, which show the other costs, and those with ends.
+
+    Where ends are in (almost) every turn, or cannot be told apart, all turns show the other costs.
+    """
+    plain = [s.plain for s in samples if s.plain.ticks and s.plain.turns]
+    ended = [s.ended for s in samples if s.ended.ticks and s.ended.turns]
+    if apart and sum(t.ticks for t in plain) > MIN_PLAIN_TICKS:
+        return plain, ended
+    return [_sum(s.plain, s.ended) for s in samples], []
+
+
+def _sum(one: Tally, other: Tally) -> Tally:
+    return Tally(**{name: value + getattr(other, name) for name, value in vars(one).items()})
+
+
+def _ends(tallies: Sequence[Tally], seconds: Sequence[float]) -> tuple[float, float]:
+    """Per tick with ends, and per episode."""
+    if not tallies:
+        return 0.0, 0.0
+    ending_s, episode_s = fit([[t.ending, t.episodes] for t in tallies], np.maximum(seconds, 1e-9).tolist())
+    return float(ending_s), float(episode_s)
+
+
+def _ended_s(tally: Tally, known: HubCosts | ActorCosts | None) -> float:
+    if known is None:
+        return 0.0
+    return tally.ending * known.ending_s + tally.episodes * known.episode_s
 
 
 def ratio(numerators: Sequence[float], counts: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import shutil
 import tempfile
 import time
@@ -35,9 +36,26 @@ OTHERS_EVERY = 16
 
 
 @dataclass
+class Tally:
+    """Turns of hub and actor, what they did and the CPU seconds they took."""
+
+    hub_s: float = 0.0
+    actor_s: float = 0.0
+    turns: int = 0
+    ticks: int = 0
+    rows: int = 0
+    episodes: int = 0
+    #: Ticks of turns with ends.
+    ending: int = 0
+
+
+@dataclass
 class Sample:
     """What one window of a rehearsal saw: seconds of CPU and counts."""
 
+    #: Turns in which no episode ended, and those in which any did.
+    plain: Tally = field(default_factory=Tally)
+    ended: Tally = field(default_factory=Tally)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
     idle_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
     turns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
@@ -45,8 +63,6 @@ class Sample:
     ticks: int = 0
     rows: int = 0
     episodes: int = 0
-    #: Polls of the hub in which any episode ended.
-    ending: int = 0
     chunks: int = 0
     updates: int = 0
     #: Part of the actor's time: records of decisions, new weights into the engine.
@@ -100,6 +116,7 @@ class Rehearsal:
         self.resolved = _alone(resolved, num_rows * num_slices, num_slices, time_limit)
         self.fused = fused
         self.updates: FreeUpdates | None = None
+        self._tally, self._seen, self._applied_s = Tally(), (0, 0, 0), 0.0
         self._sample, self._turns, self._idle = Sample(), 0, True
         self._patient_until = time.monotonic() + PATIENCE_S
 
@@ -137,6 +154,7 @@ class Rehearsal:
         self.weights_bytes = sum(array.nbytes for array in learner.trainer.published().values())
         _timed(actor.recorder, "decide", self._recorded)
         _timed(actor.engine, "set_weights", self._applied)
+        gc.freeze()  # as the processes of a run are: their collector leaves what was imported alone
         self.until(lambda: self._hub.ticks > 20, "ticks")
 
     def settled(self) -> None:
@@ -186,11 +204,11 @@ class Rehearsal:
         polled = ROLES if self._idle or not self._turns % OTHERS_EVERY else ("hub", "actor")
         for role in polled:
             service = self.services[role]
-            episodes = self._hub.episodes
             began = clock()
             did = service.poll()
             took = clock() - began
-            sample.ending += self._hub.episodes > episodes
+            if did and role in ("hub", "actor"):
+                self._book(role, took)
             if self._growth is not None:
                 self._growth.add(role)
             if did:
@@ -203,6 +221,22 @@ class Rehearsal:
         self._idle = not busy
         if not busy and polled is ROLES:
             self.poller.wait(0.001)
+
+    def _book(self, role: str, took: float) -> None:
+        """What a poll of hub or actor did; the actor's belongs to the hub's before it."""
+        if role == "actor":
+            self._tally.actor_s += took - self._applied_s
+            self._tally.turns += 1
+            self._applied_s = 0.0
+            return
+        hub, (ticks, rows, episodes) = self._hub, self._seen
+        self._seen = (hub.ticks, hub.steps, hub.episodes)
+        self._tally = tally = self._sample.ended if hub.episodes > episodes else self._sample.plain
+        tally.hub_s += took
+        tally.ticks += hub.ticks - ticks
+        tally.rows += hub.steps - rows
+        tally.episodes += hub.episodes - episodes
+        tally.ending += (hub.ticks - ticks) * (hub.episodes > episodes)
 
     @property
     def step_bytes(self) -> float:
@@ -239,6 +273,7 @@ class Rehearsal:
 
     def _applied(self, seconds: float) -> None:
         self._sample.apply_s += seconds
+        self._applied_s += seconds
         self._sample.applied += 1
 
     def _remove(self) -> None:
