@@ -4,8 +4,9 @@
 
 Every ratio is of medians of alternating repetitions of one run. ``--triton`` names an environment with
 nvidia-pytriton (``python -m venv V; V/bin/pip install torch==2.13.0; V/bin/pip install torch==2.13.0
-nvidia-pytriton==0.7.0``), whose server is started here with the Python backend, which serves the policy in
-numpy; the policy service uses the same numpy engine, so that only the way there differs.
+nvidia-pytriton==0.7.0``). Its server is started here twice: as it is, with its Python backend, and by
+pytriton, which puts a process of its own behind it. All serve the policy by the same numpy code, so that
+only the way there differs.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import inference_peers as peers
 import numpy as np
 from inference_nets import policy, rows, spec
 
 HERE = Path(__file__).resolve().parent
-#: Ways to ask NVIDIA's server, and how long it waits for more requests; the best of them counts.
-WAYS, DELAYS_US = ("grpc", "http", "grpc-shm", "grpc-async"), (0, 500)
+#: How clients ask, address and model: what `load` takes.
+Way = tuple[str, str, str]
+SPIN_S = 300e-6
 
 
 def main() -> None:
@@ -150,17 +153,17 @@ def alternate(runs: dict[str, Callable[[], Any]], repeat: int, budget_s: float =
 def services(
     net: str, batches: list[int], clients_of: list[int], repeat: int, seconds: float, venv: Path | None
 ) -> list[dict[str, Any]]:
-    """Latency and rate of both services for every batch and number of clients."""
+    """Latency and rate of the services for every batch and number of clients."""
     found = []
     with tempfile.TemporaryDirectory(prefix="rb") as folder:
-        address = f"ipc://{folder}/policy"
-        with policy_service(net, "numpy", address), nvidia(net, venv, Path(folder)) as models:
+        ways = {how: (how, f"ipc://{folder}/policy", "") for how in ("rollbus", "rollbus-async")}
+        address = ways["rollbus"][1]
+        with policy_service(net, "numpy", address), peers.serving_all(net, venv, Path(folder)) as others:
             numpy_engine = engine(net, "numpy")
             for batch in batches:
-                obs = rows(net, batch)
-                bare = _bare(numpy_engine, obs, batch)
+                bare = _bare(numpy_engine, rows(net, batch), batch)
                 for clients in clients_of:
-                    row = _compare(net, batch, clients, address, models, repeat, seconds)
+                    row = _compare(net, batch, clients, {"rollbus": ways, **others}, repeat, seconds)
                     found.append(row | {"bare_us": 1e6 * bare})
                     _say(found[-1])
     return found
@@ -171,53 +174,50 @@ def _bare(made: Any, obs: dict[str, np.ndarray], num: int) -> float:
 
 
 def _compare(
-    net: str, batch: int, clients: int, address: str, models: list[tuple[str, str, str]],
-    repeat: int, seconds: float,
-) -> dict[str, Any]:  # fmt: skip
-    """One load on both, in turns: first every way to ask NVIDIA's server once, then its two best ones."""
-    ways = {label: (how, url, model) for label, how, url, model in _ways(models, clients)}
-    tried = {label: load(*way, net, batch, clients, seconds / 2) for label, way in ways.items()}
-    best = {
-        min(tried, key=lambda label: tried[label]["p50_us"], default=""),
-        max(tried, key=lambda label: tried[label]["per_s"], default=""),
-    } - {""}
-    ours = ["rollbus"] if clients == 1 else ["rollbus", "rollbus-async"]
-    times: dict[str, list[dict[str, float]]] = {label: [] for label in (*ours, *best)}
+    net: str, batch: int, clients: int, services: dict[str, dict[str, Way]], repeat: int, seconds: float
+) -> dict[str, Any]:
+    """One load on all services, in turns: every way to ask once, then the best ones of each."""
+    best: dict[str, set[str]] = {}
+    tried: dict[str, Any] = {}
+    for service, ways in services.items():
+        usable = [label for label in ways if clients > 1 or "async" not in label]
+        tried |= {label: load(*ways[label], net, batch, clients, seconds / 2) for label in usable}
+        best[service] = {
+            min(usable, key=lambda label: tried[label]["p50_us"]),
+            max(usable, key=lambda label: tried[label]["per_s"]),
+        }
+    results: dict[str, list[dict[str, float]]] = {}
     for _ in range(repeat):
-        for label, results in times.items():
-            way = (label, address, "") if label in ours else ways[label]
-            results.append(load(*way, net, batch, clients, seconds))
+        for service, labels in best.items():
+            for label in labels:
+                one = load(*services[service][label], net, batch, clients, seconds)
+                results.setdefault(label, []).append(one)
     row: dict[str, Any] = {"part": "service", "net": net, "batch": batch, "clients": clients, "tried": tried}
-    for label, results in times.items():
-        row[label] = {key: median(result[key] for result in results) for key in results[0]}
-    row["ours"], row["nvidia"] = _best(row, ours), _best(row, sorted(best))
+    for service, labels in best.items():
+        row[service] = {
+            "p50_us": min(median(r["p50_us"] for r in results[label]) for label in labels),
+            "per_s": max(median(r["per_s"] for r in results[label]) for label in labels),
+            "ways": sorted(labels),
+        }
     return row
 
 
-def _best(row: dict[str, Any], labels: list[str]) -> dict[str, Any]:
-    return {
-        "p50_us": min((row[label]["p50_us"] for label in labels), default=float("nan")),
-        "per_s": max((row[label]["per_s"] for label in labels), default=float("nan")),
-        "ways": labels,
-    }
-
-
-def _ways(models: list[tuple[str, str, str]], clients: int) -> Iterator[tuple[str, str, str, str]]:
-    for model, grpc, http in models:
-        for how in WAYS:
-            if how != "grpc-async" or clients > 1:
-                yield f"{how} {model}", how, http if how == "http" else grpc, model
-
-
 def _say(row: dict[str, Any]) -> None:
-    ours, theirs, bare = row["ours"], row["nvidia"], row["bare_us"]
-    overhead = (theirs["p50_us"] - bare) / (ours["p50_us"] - bare)
-    print(
-        f"{row['net']} batch {row['batch']:3}, {row['clients']:2} clients: p50 {ours['p50_us']:.0f} us "
-        f"against {theirs['p50_us']:.0f}, overhead {overhead:.1f}x lower; {ours['per_s']:.0f} requests/s "
-        f"against {theirs['per_s']:.0f}, {ours['per_s'] / theirs['per_s']:.1f}x  ({', '.join(theirs['ways'])})",
-        flush=True,
-    )
+    ours, bare = row["rollbus"], row["bare_us"]
+    lines = [
+        f"{row['net']} batch {row['batch']}, {row['clients']} clients: p50 {ours['p50_us']:.0f} us, "
+        f"{bare:.0f} of it forward; {ours['per_s']:.0f} requests/s"
+    ]
+    for service in peers.SERVICES:
+        if service in row:
+            theirs = row[service]
+            overhead = (theirs["p50_us"] - bare) / (ours["p50_us"] - bare)
+            lines.append(
+                f"    {service}: p50 {theirs['p50_us']:.0f} us, overhead {overhead:.1f}x ours; requests/s "
+                f"{theirs['per_s']:.0f}, ours {ours['per_s'] / theirs['per_s']:.1f}x  "
+                f"({', '.join(theirs['ways'])})"
+            )
+    print("\n".join(lines), flush=True)
 
 
 def load(how: str, address: str, model: str, net: str, batch: int, clients: int, seconds: float) -> Any:
@@ -250,28 +250,8 @@ def _serve(net: str, name: str, address: str) -> None:
 
     made = engine(net, name)
     print("ready", flush=True)
-    service.run([PolicyService(ZmqLink.bind(address), made, spec(net), made.policy.spec)])
-
-
-@contextmanager
-def nvidia(net: str, venv: Path | None, folder: Path) -> Iterator[list[tuple[str, str, str]]]:
-    """NVIDIA's server with the net in it once per delay: (model, address by gRPC, by HTTP)."""
-    if venv is None:
-        yield []
-        return
-    sys.path.insert(0, str(HERE.parent / "tests/system"))
-    from triton_kit import serving
-
-    from rollbus_actor.engines.triton_server import Config, Engine
-    from rollbus_core.version import Version
-
-    with serving(venv, folder) as server:
-        models = []
-        for delay in DELAYS_US:
-            config = Config(url=server.grpc, model=f"{net}_{delay}", delay_us=delay, max_batch=256)
-            Engine(policy(net), config=config).pin(Version(0, 1))
-            models.append((f"{net}_{delay}", server.grpc, server.http))
-        yield models
+    link = ZmqLink.bind(address)
+    service.run([PolicyService(link, made, spec(net), made.policy.spec, spin_s=SPIN_S)])
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/inference_load.py HOW ADDRESS MODEL NET BATCH CLIENTS SECONDS
 
-HOW: rollbus, or for NVIDIA's server grpc, http (a thread per client) and grpc-shm: every client has one request
-in flight. rollbus-async and grpc-async: one client that has as many in flight.
+HOW: rollbus, or for NVIDIA's server grpc, http (a thread per client) and grpc-shm: every client has one
+request in flight. rollbus-async and grpc-async: one client that has as many in flight.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def environment(folder: Path) -> Path:
 @contextlib.contextmanager
 def serving(venv: Path, folder: Path) -> Iterator[Server]:
     """The server on free ports of this host, its files under ``folder``."""
-    http, grpc = _free_port(), _free_port()
+    http, grpc = free_port(), free_port()
     server = Server(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", folder / "models", folder / "server.log")
     server.repository.mkdir(parents=True)
     site = venv / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -109,7 +109,8 @@ def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"the server is not ready after {READY_S} s:\n{server.log.read_text()[-3000:]}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

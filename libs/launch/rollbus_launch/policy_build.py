@@ -13,7 +13,7 @@ from rollbus_wire.link import Link, ZmqLink
 from rollbus_wire.spec import EnvSpec
 
 
-def policy_service(checkpoint: Path, recipe: Any, link: Link) -> PolicyService:
+def policy_service(checkpoint: Path, recipe: Any, link: Link, spin_s: float = 0.0) -> PolicyService:
     """The service behind ``link``, a bound one; engine and device are those of the recipe's ``actor``."""
     from rollbus_actor.engines.base import make_engine
     from rollbus_core.checkpoints import load_policy_tensors
@@ -30,16 +30,16 @@ def policy_service(checkpoint: Path, recipe: Any, link: Link) -> PolicyService:
     own = policy.state_dict()
     kept = {name: value for name, value in tensors.items() if name in own or not name.startswith("critic.")}
     engine.set_weights(Version.of(manifest["version"]), kept)
-    return PolicyService(link, engine, spec, policy.spec, max_batch=actor.max_batch)
+    return PolicyService(link, engine, spec, policy.spec, max_batch=actor.max_batch, spin_s=spin_s)
 
 
-def serve(checkpoint: Path, recipe: Any, listen: str) -> int:
+def serve(checkpoint: Path, recipe: Any, listen: str, spin_s: float = 0.0) -> int:
     """Run the service until SIGTERM or SIGINT."""
     stop: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(1))
     link = ZmqLink.bind(listen)
-    made = policy_service(checkpoint, recipe, link)
+    made = policy_service(checkpoint, recipe, link, spin_s)
     version = ".".join(map(str, made.engine.version))
     print(f"policy {recipe.policy.name} version {version} of {checkpoint} at {link.endpoint}", flush=True)
     service.run([made], should_stop=lambda: bool(stop))

@@ -6,7 +6,8 @@ docs/protocol.md, "Policy plane".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,9 +37,12 @@ class PolicyService(Service):
     role = "policy"
 
     def __init__(
-        self, link: Link, engine: Any, spec: EnvSpec, policy: PolicySpec, *, max_batch: int = 1024
-    ) -> None:
+        self, link: Link, engine: Any, spec: EnvSpec, policy: PolicySpec, *, max_batch: int = 1024,
+        spin_s: float = 0.0, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """``spin_s``: after a request, look for the next one that long without sleeping."""
         super().__init__("policy-0")
+        self._spin_s, self._clock, self._spin_until = spin_s, clock, 0.0
         self.link, self.engine, self.max_batch = link, engine, max_batch
         stack = (policy.frame_stack,) if policy.frame_stack > 1 else ()
         self._expected = {
@@ -71,7 +75,11 @@ class PolicyService(Service):
                     break
         if requests:
             self._decide(requests, num_rows)
+            self._spin_until = self._clock() + self._spin_s
         return heard
+
+    def wake_in_s(self) -> float:
+        return 0.0 if self._spin_s and self._clock() < self._spin_until else 0.1
 
     def _heard(self, envelope: Envelope) -> Request | None:
         message = envelope.message

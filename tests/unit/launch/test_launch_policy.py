@@ -204,6 +204,19 @@ def test_a_late_answer_is_not_taken_for_the_next(make: Callable[..., Rig]) -> No
     assert client.late == 1
 
 
+def test_it_spins_only_after_a_request_and_only_if_told(make: Callable[..., Rig]) -> None:
+    now = [10.0]
+    rig = make(spin_s=0.5, clock=lambda: now[0])
+    assert rig.service.wake_in_s() == 0.1
+    rig.clients[0].send(obs((1.0, 0)))
+    rig.poll(answered(rig, 1))
+    assert rig.service.wake_in_s() == 0.0
+    now[0] = 10.6
+    assert rig.service.wake_in_s() == 0.1
+    plain = PolicyService(rig.link, rig.engine, SPEC, PolicySpec(("int64", ())))
+    assert plain.wake_in_s() == 0.1
+
+
 def test_ping_is_answered_and_who_is_gone_is_counted(make: Callable[..., Rig]) -> None:
     rig = make()
     link = ZmqLink.connect(rig.link.endpoint)

@@ -12,7 +12,7 @@ from rollbus_wire.errors import ConfigError
 
 
 def add_parser(subparsers: Any) -> None:
-    """rollbus policy RUN_DIR [--checkpoint NAME] [--listen ADDRESS] [key=value ...]"""
+    """rollbus policy RUN_DIR [--checkpoint NAME] [--listen ADDRESS] [--spin-us N] [key=value ...]"""
     parser = subparsers.add_parser("policy", help="serve a checkpoint's policy", description=__doc__)
     parser.add_argument("run_dir", nargs="?", help="default: runs/latest")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="actor.engine=onnx ...")
@@ -20,6 +20,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--listen", default="", help="ipc://PATH or tcp://127.0.0.1:PORT; default: in RUN_DIR"
     )
+    parser.add_argument(
+        "--spin-us", type=float, default=0.0,
+        help="after a request, look for the next one that long without sleeping; for cores to spare",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -40,4 +44,4 @@ def run(arguments: argparse.Namespace) -> int:
     if not checkpoint.exists():
         raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
     listen = arguments.listen or f"ipc://{paths.root.resolve()}/policy.sock"
-    return policy_build.serve(checkpoint.resolve(), resolved.recipe, listen)
+    return policy_build.serve(checkpoint.resolve(), resolved.recipe, listen, arguments.spin_us * 1e-6)
