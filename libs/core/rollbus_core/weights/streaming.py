@@ -19,8 +19,7 @@ from numba.extending import intrinsic
 AVAILABLE = platform.machine() == "x86_64"
 
 
-@intrinsic
-def _store_around(typing_context: Any, target: Any, index: Any, value: Any) -> Any:
+def _store(typing_context: Any, target: Any, index: Any, value: Any) -> Any:
     """target[index] = value, int64, with LLVM's hint `nontemporal`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -33,8 +32,7 @@ def _store_around(typing_context: Any, target: Any, index: Any, value: Any) -> A
     return types.void(target, index, value), generate
 
 
-@intrinsic
-def _fence(typing_context: Any) -> Any:
+def _order(typing_context: Any) -> Any:
     """Such stores are ordered by nothing else."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -42,6 +40,10 @@ def _fence(typing_context: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+_store_around: Any = intrinsic(_store)
+_fence: Any = intrinsic(_order)
 
 
 @numba.njit(
