@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rollbus_policies._networks import ACTIVATIONS, VALUE_GAIN, Mlp, apply, linear
+from rollbus_policies._networks import ACTIVATIONS, VALUE_GAIN, Mlp, exact, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import VectorInput, group_keys
 from rollbus_policies.trunk import Trunk
@@ -27,7 +27,7 @@ class ValueNet(nn.Module):
         self.output = linear(self.body.size, 1, init, VALUE_GAIN)
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply(self.output, self.body(x)).squeeze(-1)
+        return exact(self.output, self.body(x)).squeeze(-1)
 
     def describe(self, trunk: Trunk, x: str) -> str:
         """The same as operations of ``trunk`` on value ``x``."""
@@ -102,7 +102,7 @@ class QEnsemble(nn.Module):
                     self.norms[2 * i + 1], functional.layer_norm(x, x.shape[-1:]), self.norms[2 * i]
                 )
             x = self._activation(x)
-        return self.output(x).reshape(self.num_heads, *lead)
+        return self.output(x).float().reshape(self.num_heads, *lead)
 
     @property
     def layers_in(self) -> int:

@@ -43,6 +43,14 @@ def apply(layer: nn.Module, x: Tensor) -> Tensor:
     return functional.linear(x, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
 
 
+def exact(layer: nn.Module, x: Tensor) -> Tensor:
+    """`apply` in float32, also where autocast has hidden layers compute in less: for what is an output."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return apply(layer, x)
+    with torch.autocast(x.device.type, enabled=False):
+        return apply(layer, x.float())
+
+
 class Mlp(nn.Module):
     """Hidden layers, each followed by the activation: [..., size_in] -> [..., size]."""
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._heads import Head, make_head
-from rollbus_policies._networks import OUTPUT_GAIN, apply, linear
+from rollbus_policies._networks import OUTPUT_GAIN, apply, exact, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._samplers import Sampler
 from rollbus_policies._transforms import group_keys, is_vector, to_tensor, trunk_input
@@ -139,7 +139,7 @@ class ActorCritic(nn.Module):
         features, _ = self.encode(obs, batch.get("state"), batch.get("start"))
         result = {}
         if set(want) - {"value", "features"}:
-            params = self.head(apply(self.output, features))
+            params = self.head(exact(self.output, features))
             if "log_prob" in want:
                 result["log_prob"] = self.head.log_prob(params, batch["action"])
             if "entropy" in want:

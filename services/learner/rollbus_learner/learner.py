@@ -65,8 +65,9 @@ class Learner(Service):
         self.log = get_logger(paths, name)
         device = resolve_device(recipe.learner.device, choose(recipe.deploy.backend))
         self.trainer = Trainer(
-            algorithm, feed, device=device, seed=recipe.run.seed, total_steps=recipe.run.total_steps
-        )
+            algorithm, feed, device=device, seed=recipe.run.seed, total_steps=recipe.run.total_steps,
+            precision=recipe.learner.precision, micro_batch=recipe.learner.micro_batch,
+        )  # fmt: skip
         self.checkpoints = Checkpoints(paths.checkpoints, recipe.checkpoint.keep, paths.config)
         self.reader = SlabReader(SlabFolder(paths.store if recipe.broker.fsync else paths.runtime))
         self.member: Member = Member(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rollbus_learner.algorithm import Algorithm, Loss, Progress, Step
+from rollbus_learner.execution import Execution
 from rollbus_learner.minibatch import minibatches
 from rollbus_learner.optim import StepOptimiser
 from rollbus_wire.errors import Diverged
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rollbus_learner.algorithm import Batch, Roles
+
+PLAIN = Execution()
 
 
 class NonFiniteLoss(Diverged):
@@ -40,11 +43,28 @@ class Sums:
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, float] = {}
+        #: Names of what is trained on.
+        self.terms: set[str] = set()
 
     def add(self, name: str, numerator: float, count: float = 1.0) -> None:
         """Add ``numerator`` over ``count`` samples."""
         self._sums[name] = self._sums.get(name, 0.0) + numerator
         self._counts[name] = self._counts.get(name, 0.0) + count
+
+    def merge(self, other: Sums) -> None:
+        """Add all sums and counts of ``other``."""
+        for name, numerator in other._sums.items():
+            self.add(name, numerator, other._counts[name])
+
+    def common_count(self, step: str) -> float:
+        """What the trained terms are divided by; ValueError unless it is one number."""
+        counts = {self._counts[name] for name in self.terms}
+        if len(counts) != 1:
+            raise ValueError(
+                f"the terms of step {step!r} are means over different numbers of samples, "
+                f"{sorted(counts)}: set learner.micro_batch to 0"
+            )
+        return max(counts.pop(), 1.0)
 
     def means(self) -> dict[str, float]:
         """Mean per name; without those of no sample."""
@@ -58,6 +78,7 @@ def update(
     batch: Batch,
     progress: Progress,
     generator: torch.Generator,
+    execution: Execution = PLAIN,
 ) -> dict[str, float]:
     """Label, then epochs x minibatches x steps; returns means over all samples gone through.
 
@@ -66,9 +87,10 @@ def update(
     factors = algorithm.before_update(progress)
     for name, optimiser in optimisers.items():
         optimiser.scale(factors.get(name, 1.0))
-    labels = algorithm.label(batch, roles, progress)
+    with execution.autocast():
+        labels = algorithm.label(batch, roles, progress)
     sums = Sums()
-    num_minibatches = _epochs(algorithm, roles, optimisers, batch, generator, sums)
+    num_minibatches = _epochs(algorithm, roles, optimisers, batch, generator, execution, sums)
     metrics = {**labels, **sums.means(), "minibatches": float(num_minibatches)}
     algorithm.after_update(batch, roles, metrics)
     return metrics
@@ -80,6 +102,7 @@ def _epochs(
     optimisers: Mapping[str, StepOptimiser],
     batch: Batch,
     generator: torch.Generator,
+    execution: Execution,
     sums: Sums,
 ) -> int:
     """All epochs, or until `Algorithm.after_step` ends the update; the minibatches gone through."""
@@ -89,42 +112,52 @@ def _epochs(
         for step in steps:
             if done % step.every:
                 continue
-            metrics = take(step, roles, optimisers[step.name], part, sums)
+            metrics = take(step, roles, optimisers[step.name], part, sums, execution)
             if algorithm.after_step(roles, step.name, metrics):
                 return done
     return done
 
 
-def take(step: Step, roles: Roles, optimiser: StepOptimiser, batch: Batch, sums: Sums) -> dict[str, float]:
+def take(
+    step: Step, roles: Roles, optimiser: StepOptimiser, batch: Batch, sums: Sums,
+    execution: Execution = PLAIN,
+) -> dict[str, float]:  # fmt: skip
     """One optimiser step on one minibatch; returns its own means."""
     optimiser.zero()
-    loss = step.loss(roles, batch)
-    means, total = _collect(loss, step, batch, sums)
-    optimiser.backward(total)
+    own = Sums()
+    parts = execution.parts(batch)
+    for part in parts:
+        with execution.autocast():
+            loss = step.loss(roles, part)
+        optimiser.backward(_collect(loss, step, part, own, whole=len(parts) == 1))
+    if len(parts) > 1:
+        optimiser.divide(own.common_count(step.name))
     norm = float(optimiser.apply())
     if not math.isfinite(norm):
         raise NonFiniteLoss("gradient norm", step.name, norm, batch)
+    sums.merge(own)
     sums.add(f"grad_norm_{step.name}", norm)
-    return means
+    return own.means()
 
 
-def _collect(loss: Loss, step: Step, batch: Batch, sums: Sums) -> tuple[dict[str, float], Tensor]:
-    """Means of this step and the loss. Numerators are read all at once (one wait for the device)."""
+def _collect(loss: Loss, step: Step, batch: Batch, sums: Sums, *, whole: bool) -> Tensor:
+    """The loss; of a part of a minibatch (not ``whole``) the sum that is still to be divided by the count.
+
+    Numerators are read all at once (one wait for the device).
+    """
     both = {**loss.terms, **loss.metrics}
     numerators, counts = zip(*both.values())
     with torch.no_grad():
         read = torch.stack(numerators).tolist(), _numbers(counts)
-    means: dict[str, float] = {}
     parts: list[Tensor] = []
     for name, tensor, numerator, count in zip(both, numerators, *read):
-        divisor = max(count, 1)
         if name in loss.terms:
             if not math.isfinite(numerator):
                 raise NonFiniteLoss(f"loss term {name!r}", step.name, numerator, batch)
-            parts.append(tensor / divisor)
+            parts.append(tensor / max(count, 1) if whole else tensor)
+            sums.terms.add(name)
         sums.add(name, numerator, count)
-        means[name] = numerator / divisor
-    return means, functools.reduce(torch.add, parts)
+    return functools.reduce(torch.add, parts)
 
 
 def _numbers(counts: Sequence[Tensor | int]) -> Sequence[float]:

@@ -51,6 +51,10 @@ class StepOptimiser:
         """Add the gradient of ``loss`` to the parameters this step trains only."""
         torch.autograd.backward(loss, inputs=self.parameters)
 
+    def divide(self, count: float) -> None:
+        """Divide the gradients: they were added up over parts of a minibatch with ``count`` samples."""
+        torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], count)
+
     def apply(self) -> Tensor:
         """Clip, then step; the gradient norm before clipping, a scalar.
 

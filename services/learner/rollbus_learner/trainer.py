@@ -15,9 +15,10 @@ from rollbus_core.rng import mix, stream
 from rollbus_learner import batch_metrics, optim
 from rollbus_learner.algorithm import Algorithm, Progress
 from rollbus_learner.checkpoint import Counters, Training
+from rollbus_learner.execution import Execution
 from rollbus_learner.loop import NonFiniteLoss, update
 from rollbus_learner.tree import storable
-from rollbus_wire.errors import Diverged
+from rollbus_wire.errors import ConfigError, Diverged
 
 if TYPE_CHECKING:
     from rollbus_learner.algorithm import Batch
@@ -26,9 +27,18 @@ if TYPE_CHECKING:
 class Trainer:
     """An algorithm on a device, with its optimisers and counters."""
 
-    def __init__(self, algorithm: Algorithm, feed: Feed, *, device: str, seed: int, total_steps: int) -> None:
+    def __init__(
+        self, algorithm: Algorithm, feed: Feed, *, device: str, seed: int, total_steps: int,
+        precision: str = "float32", micro_batch: int = 0,
+    ) -> None:  # fmt: skip
         self.algorithm, self.feed, self.device = algorithm, feed, torch.device(device)
         self.seed, self.total_steps = seed, total_steps
+        if micro_batch and algorithm.plan().whole_rows:
+            raise ConfigError(
+                f"learner.micro_batch {micro_batch} cuts samples, but this policy learns from whole rows; "
+                "raise algorithm.minibatches instead"
+            )
+        self.execution = Execution(self.device.type, precision == "bf16", micro_batch)
         roles = algorithm.roles()
         for role in roles.values():
             role.module.to(self.device)
@@ -59,8 +69,9 @@ class Trainer:
             progress = Progress(counters.updates, env_steps, self.total_steps)
             there = {name: column.to(self.device, non_blocking=True) for name, column in batch.items()}
             metrics |= update(
-                self.algorithm, self.modules, self.training.optimisers, there, progress, generator
-            )
+                self.algorithm, self.modules, self.training.optimisers, there, progress, generator,
+                self.execution,
+            )  # fmt: skip
         self.skip(sequence)
         counters.env_steps, counters.table_steps = env_steps, max(table_steps, counters.table_steps)
         counters.episodes += int(metrics.get("episodes", 0))

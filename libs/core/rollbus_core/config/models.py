@@ -89,6 +89,17 @@ class LearnerConfig(Section):
 
     device: str = option("auto", "auto, cpu, cuda, cuda:1, ...")
     threads: int = option(1, "Threads of the learner.", ge=1)
+    precision: Literal["float32", "bf16"] = option(
+        "float32",
+        "bf16: hidden layers compute in bfloat16; weights, outputs and losses stay float32. Worth it for "
+        "images where the hardware has bfloat16 products (avx512_bf16, amx_bf16, GPUs).",
+    )
+    micro_batch: int = option(
+        0,
+        "Cut minibatches into parts of about this many samples and add up their gradients; 0: never.",
+        "samples",
+        ge=0,
+    )
     gap_limit: float = option(
         0.0,
         "Stop if the mean |log-prob difference| of actor and learner at equal version exceeds this; "
