@@ -2,7 +2,7 @@
 
 ``python benchmarks/gpu_suite.py`` takes the best accelerator and under five minutes, prints a Markdown table
 and writes it and ``gpu_suite.json`` (layout: gpu/report.py). Figures are fractions of what the same run
-measured as the device's copy bandwidth and matmul rate. Exit status 1: something came out wrong or did not run.
+measured as the device's copy bandwidth and matmul rate. Exit status 1: something was wrong or did not run.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Images to network input: crop, bilinear resize, normalisation and layout in one pass."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Log-probability and entropy behind a linear layer: logits exist one tile at a time, fp32 inside."""
 
 from __future__ import annotations
@@ -137,20 +138,23 @@ class Tile(NamedTuple):
         return self.blocks(launch.upcast_dot()) | stages
 
 
-def tile(dtype: torch.dtype, num_rows: int, warp_size: int) -> Tile:
+def tile(dtype: torch.dtype, num_rows: int, warp_size: int, *, forward: bool) -> Tile:
     """The tile for ``num_rows`` rows; a wide one for 16-bit numbers, which matrix units take.
 
-    CDNA has 64 KB of shared memory: one stage less lets two programs share it.
+    Forward keeps a row's sums beside the tile and has registers for half of it. CDNA has 64 KB of shared
+    memory: one stage less lets two programs share it.
     """
     if dtype == torch.float32:
         rows = launch.block(num_rows, most=64, least=16)
         return Tile(rows, 64, 16, 8 if rows == 64 else 4, 2)
     rows = launch.block(num_rows, most=128, least=16)
-    return Tile(rows, 128, 64, 8 if rows == 128 else 4, 3 if warp_size == 32 else 2)
+    stages = 3 if warp_size == 32 else 2
+    return Tile(rows, 64 if forward else 128, 64, 8 if rows == 128 else 4, stages)
 
 
-def _tile(hidden: Tensor) -> Tile:
-    return tile(hidden.dtype, len(hidden), launch.properties(hidden.device).warp_size)
+def _tile(hidden: Tensor, forward: bool) -> Tile:
+    warp_size = launch.properties(hidden.device).warp_size
+    return tile(hidden.dtype, len(hidden), warp_size, forward=forward)
 
 
 def linear_logprob(
@@ -161,7 +165,7 @@ def linear_logprob(
     num_rows, size = hidden.shape
     if not num_rows:
         return tuple(hidden.new_empty(0, dtype=torch.float32) for _ in range(3))  # type: ignore[return-value]
-    blocks = _tile(hidden)
+    blocks = _tile(hidden, forward=True)
     num_parts, ids_per_part = _parts(num_rows, len(weight), blocks, hidden.device)
     parts = torch.empty(4, num_parts, num_rows, dtype=torch.float32, device=hidden.device)
     forward_kernel[(launch.ceil_div(num_rows, blocks.rows), num_parts)](
@@ -224,11 +228,11 @@ def linear_logprob_backward(
     )
 
 
-def _grad_logits(hidden: Tensor, weight: Tensor, columns: tuple[Tensor, ...], first_id: int) -> Tensor:
+def _grad_logits(hidden: Tensor, weight: Tensor, columns: list[Tensor], first_id: int) -> Tensor:
     num_rows, num_ids = len(hidden), len(weight)
     grad = torch.empty(num_rows, num_ids, dtype=hidden.dtype, device=hidden.device)
     if grad.numel():
-        blocks = _tile(hidden)
+        blocks = _tile(hidden, forward=False)
         grad_logits_kernel[(launch.ceil_div(num_rows, blocks.rows), launch.ceil_div(num_ids, blocks.block))](
             hidden, weight, *columns, grad,
             num_rows, num_ids, hidden.shape[1], hidden.stride(0), weight.stride(0), first_id,
@@ -259,7 +263,6 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _variants(number: str, dtype: torch.dtype, num_rows: int) -> list[Variant]:
-    blocks = tile(dtype, num_rows, warp_size=32)
     inputs = {"hidden": f"*{number}", "weight": f"*{number}", "ids": "*i64"}
     inputs |= {"temperature": "*fp32", "mask": "*i1"}
     sizes = {"num_rows": "i32", "num_ids": "i32:16", "size": "i32:16"}
@@ -268,15 +271,13 @@ def _variants(number: str, dtype: torch.dtype, num_rows: int) -> list[Variant]:
     saved = {name: "*fp32" for name in ("log_sum", "entropy", "grad_log_prob", "grad_entropy")}
     forward = inputs | parts | sizes | {"ids_per_part": "i32:16"}
     backward = inputs | saved | {"grad_logits": f"*{number}"} | sizes | {"first_id": "i32:16"}
-    return [
-        Variant(
-            f"{name}-{number}-{blocks.rows}", kernel, signature, blocks.blocks(upcast=False),
-            blocks.num_warps, blocks.num_stages,
-        )
-        for name, kernel, signature in (
-            ("forward", forward_kernel, forward), ("backward", grad_logits_kernel, backward),
-        )
-    ]  # fmt: skip
+    found = []
+    for kernel, signature in ((forward_kernel, forward), (grad_logits_kernel, backward)):
+        blocks = tile(dtype, num_rows, warp_size=32, forward=kernel is forward_kernel)
+        name = f"{'forward' if kernel is forward_kernel else 'backward'}-{number}-{blocks.rows}"
+        constants = blocks.blocks(upcast=False)
+        found.append(Variant(name, kernel, signature, constants, blocks.num_warps, blocks.num_stages))
+    return found
 
 
 VARIANTS = [

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """A whole small policy in one launch: hidden values never leave the program."""
 
 from __future__ import annotations

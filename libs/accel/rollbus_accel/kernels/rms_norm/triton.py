@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Root-mean-square normalisation: a row a program, everything of it in registers, fp32 inside."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Log-probability and entropy of one token per row: one pass over the logits, fp32 inside."""
 
 from __future__ import annotations
@@ -135,7 +136,10 @@ def _tile(num_ids: int, device: torch.device) -> tuple[int, int, int]:
     """(logits of a step, rows of a program, warps)."""
     block = launch.block(num_ids, most=BLOCK)
     rows = max(1, TILE // block)
-    return block, rows, launch.num_warps(block * rows, launch.properties(device).warp_size, per_thread=16)
+    # Rows and columns of a tile are both held once per thread: less of it each, or registers spill.
+    per_thread = 8 if rows == 1 else 4
+    warp_size = launch.properties(device).warp_size
+    return block, rows, launch.num_warps(block * rows, warp_size, per_thread)
 
 
 def _variants(number: str, num_ids: int) -> list[Variant]:

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Changed elements of a tensor, in order: count per block, then write each block at its place."""
 
 from __future__ import annotations
