@@ -85,6 +85,18 @@ def test_who_declines_or_starts_too_slowly_is_not_tried(monkeypatch: Any) -> Non
     assert engine.choice == "near 50 us for 4 rows; far not on cpu, late needs 30.0 s to start"
 
 
+def test_a_candidate_that_fails_is_out_and_says_why(monkeypatch: Any) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("capture is not supported")
+
+    engine, made = chosen(monkeypatch, {"graphs": 1e-6, "eager": 40e-6}, graphs={"Engine": broken})
+    assert engine.choice == "eager 40 us for 4 rows; graphs failed: capture is not supported"
+    monkeypatch.undo()
+    engine, _ = chosen(monkeypatch, {"graphs": 1e-6}, graphs={"Engine": broken})
+    assert isinstance(engine._engine, torch_local.Engine), "torch_local goes on"
+    assert engine.choice == "torch_local: graphs failed: capture is not supported"
+
+
 def test_variants_are_candidates_of_their_own(monkeypatch: Any) -> None:
     def config(**options: Any) -> Any:
         return options

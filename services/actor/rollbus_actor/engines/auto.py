@@ -88,15 +88,26 @@ class Engine:
         candidates = list(self._candidates())
         engines: dict[str, WeightHolder] = {}
         for name, make in candidates:
-            made = make()
-            if made is not self._engine:
-                made.pin(self._engine.version)
-            engines[name] = made
-            self.trials.append(Trial(name, self._measure(run, made, BUDGET_S / len(candidates))))
-        best = min((trial for trial in self.trials if not trial.reason), key=lambda trial: trial.pass_s)
-        self._engine, self._chosen = engines[best.name], True
+            try:
+                engines[name] = self._pinned(make())
+                self.trials.append(Trial(name, self._measure(run, engines[name], BUDGET_S / len(candidates))))
+            except RuntimeError as error:
+                # A device that cannot capture, a library that is broken: the others still serve.
+                self.trials.append(Trial(name, float("inf"), f"failed: {error}"))
+        self._chosen = True
+        best = min(self.trials, key=lambda trial: trial.pass_s)
+        if best.reason:
+            # What is wrong with the batch torch_local will say itself.
+            self.choice = "torch_local: " + ", ".join(map(str, self.trials))
+            return
+        self._engine = engines[best.name]
         others = ", ".join(str(trial) for trial in self.trials if trial is not best)
-        self.choice = f"{best} for {num_rows} rows; {others}"
+        self.choice = f"{best} for {num_rows} rows" + (f"; {others}" if others else "")
+
+    def _pinned(self, engine: Any) -> Any:
+        if engine is not self._engine:
+            engine.pin(self._engine.version)
+        return engine
 
     def _candidates(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         package = "rollbus_actor.engines"
