@@ -69,6 +69,10 @@ class Op:
     ) -> None:
         self.name, self.folder = name, folder or name
         self.has_gradient = backward is not None
+        # An op that others need for their gradients has no reference: autograd is.
+        self._reference: Any = getattr(
+            importlib.import_module(f"{PACKAGE}.{self.folder}.reference"), name, None
+        )
         self._eager = _eager_function(self._run, backward, setup_context)
         full = f"rollbus::{name}"
         _LIBRARY.define(name + schema)
@@ -82,7 +86,7 @@ class Op:
         """The answer of the chosen flavour."""
         flavour = _constant_choice(self.folder, args[0].device.type, args[0].dtype == torch.float64)
         if flavour == "reference":
-            run = implementation(self.folder, flavour, self.name)
+            run = self._reference
         else:
             run = self.library_op if torch.compiler.is_compiling() else self._eager
         if self.has_gradient:
@@ -101,12 +105,13 @@ def _eager_function(
     """What the library op does, for code that is not compiled: its dispatcher takes 0.1 ms per call."""
     if backward is None or setup is None:
         return run
+    save = setup
 
     class Eager(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             output = run(*args)
-            setup(ctx, args, output)
+            save(ctx, args, output)
             return output
 
     Eager.backward = staticmethod(backward)  # type: ignore[method-assign]

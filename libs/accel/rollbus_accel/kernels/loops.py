@@ -59,5 +59,5 @@ def exp(x: np.float32) -> np.float32:
     n = np.floor(x * _LOG2_E + _HALF)
     r = x - n * _LN2_HIGH - n * _LN2_LOW
     p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
-    scale = _float_of_bits(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+    scale = _float_of_bits(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))  # type: ignore
     return (p * r * r + r + _ONE) * scale

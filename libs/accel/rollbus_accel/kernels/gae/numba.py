@@ -66,5 +66,5 @@ def gae(
     if advantage.numel():
         numbers = [float32(x) for x in (reward, discount, value, next_value)]
         masks = [flags(x) for x in (terminated, done, valid)]
-        _gae(*numbers, *masks, np.float32(lam), advantage.numpy(), target.numpy())
+        _gae(*numbers, *masks, np.float32(lam), advantage.numpy(), target.numpy())  # type: ignore
     return advantage, target

@@ -12,13 +12,13 @@ from rollbus_accel.kernels.checks import floats, masks, same_shape
 
 
 class Reduced(NamedTuple):
-    """Scalars: mean is total / count, variance deviation / count. Sums, so that ranks can add theirs up."""
+    """Scalars. The mean is total / num_valid, the variance deviation / num_valid."""
 
     total: Tensor
     #: Sum of squared differences from the mean.
     deviation: Tensor
     #: int64.
-    count: Tensor
+    num_valid: Tensor
 
 
 def _fake(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,7 +47,7 @@ _op = Op(
 
 
 def masked_reduce(x: Tensor, mask: Tensor) -> Reduced:
-    """(total, deviation, count) of ``x`` where ``mask``; zeros if nothing is. Gradients to ``x``.
+    """(total, deviation, num_valid) of ``x`` where ``mask``; zeros if nothing is. Gradients to ``x``.
 
     ``x`` and the bool ``mask`` have one shape, any. Sums are float32, of blocks in an order that depends on
     the size alone, and deviations of blocks are joined as in Chan, Golub, LeVeque (1983).

@@ -14,7 +14,7 @@ from rollbus_accel.kernels.checks import floats, masks, same_shape
 class PpoLoss(NamedTuple):
     """Scalars, each a sum over what is valid, float32; only the losses carry gradients.
 
-    Sums come with their count, so that a mean over micro-batches and ranks is a sum over a sum.
+    Sums come with their number, so that a mean over micro-batches and ranks is a sum over a sum.
     """
 
     policy_loss: Tensor
@@ -29,11 +29,11 @@ class PpoLoss(NamedTuple):
     clip_fraction: Tensor
     value: Tensor
     #: int64.
-    count: Tensor
+    num_valid: Tensor
 
     def mean(self) -> Tensor:
         """The loss of this batch alone."""
-        return (self.policy_loss + self.value_loss + self.entropy_loss) / self.count.clamp(min=1)
+        return (self.policy_loss + self.value_loss + self.entropy_loss) / self.num_valid.clamp(min=1)
 
 
 def _fake(log_prob: Tensor, value: Tensor, *rest: object) -> tuple[Tensor, ...]:
@@ -117,4 +117,4 @@ def ppo_loss(
     masks("ppo_loss", {"valid": valid})
     settings = (clip_low, clip_high, dual_clip, value_clip, huber_delta, value_coef, entropy_coef)
     losses, statistics, count, *_ = _op(*numbers.values(), valid, *settings)
-    return PpoLoss(*losses.unbind(), *statistics.unbind(), count)
+    return PpoLoss._make((*losses.unbind(), *statistics.unbind(), count))

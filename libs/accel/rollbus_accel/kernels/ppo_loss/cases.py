@@ -85,7 +85,7 @@ def surrogate_by_hand() -> None:
     made["log_prob"].requires_grad_()
     loss = ppo_loss(**made, dual_clip=3.0)
     torch.testing.assert_close(loss.policy_loss.detach(), torch.tensor(-1.2 + 1.5 - 0.5 + 0.8 + 3.0))
-    assert float(loss.clip_fraction) == 5.0 and int(loss.count) == 5
+    assert float(loss.clip_fraction) == 5.0 and int(loss.num_valid) == 5
     wanted = sum(r - 1.0 - math.log(r) for r in ratios)
     torch.testing.assert_close(loss.approx_kl, torch.tensor(wanted), rtol=1e-5, atol=1e-6)
     (slope,) = torch.autograd.grad(loss.policy_loss, made["log_prob"])

@@ -127,7 +127,7 @@ def ppo_loss(
     settings = np.array((1.0 - clip_low, 1.0 + clip_high, *limits, value_coef, entropy_coef), np.float32)
     losses, statistics = torch.empty(3), torch.empty(4)
     slopes = [torch.empty(x.shape, dtype=torch.float32) for x in (log_prob, value)]
-    count = _ppo_loss(
+    count = _ppo_loss(  # type: ignore[call-arg]
         *(float32(x).reshape(-1) for x in columns),
         flags(valid).reshape(-1),
         settings,

@@ -33,6 +33,30 @@ def _huber(error, delta):
 
 
 @triton.jit
+def _policy(change, gain, low, high, dual, max_log_ratio):
+    """(loss, its slope in the log-prob, ratio, log-ratio)."""
+    log_ratio = tl.minimum(tl.maximum(change, -max_log_ratio), max_log_ratio)
+    rho = tl.exp(log_ratio)
+    held = tl.minimum(tl.maximum(rho, low), high)
+    free, clipped = -gain * rho, -gain * held
+    bound = tl.where(gain < 0.0, -dual * gain, float("inf"))
+    loss = tl.maximum(free, clipped)
+    moves = ((free > clipped) | (rho == held)) & (loss <= bound) & (change == log_ratio)
+    return tl.minimum(loss, bound), tl.where(moves, free, 0.0), rho, log_ratio
+
+
+@triton.jit
+def _value(value, target, old_value, clip, delta):
+    """(loss, its slope in the value); ``clip`` is infinite where the value is free."""
+    loss, slope = _huber(value - target, delta)
+    step = value - old_value
+    near = tl.minimum(tl.maximum(step, -clip), clip)
+    held_loss, held_slope = _huber(old_value + near - target, delta)
+    farther = (held_loss > loss) & (near != step)
+    return tl.where(farther, held_loss, loss), tl.where(farther, 0.0, slope)
+
+
+@triton.jit
 def _samples(
     log_prob_ptr,
     value_ptr,
@@ -72,29 +96,16 @@ def _samples(
 
         change = _load(log_prob_ptr, at, mask) - _load(old_log_prob_ptr, at, mask)
         gain = _load(advantage_ptr, at, mask)
-        log_ratio = tl.minimum(tl.maximum(change, -max_log_ratio), max_log_ratio)
-        rho = tl.exp(log_ratio)
-        held = tl.minimum(tl.maximum(rho, low), high)
-        free, clipped = -gain * rho, -gain * held
-        bound = tl.where(gain < 0.0, -dual * gain, float("inf"))
-        loss = tl.maximum(free, clipped)
-        moves = ((free > clipped) | (rho == held)) & (loss <= bound) & (change == log_ratio)
-        slope = tl.where(moves, free, 0.0)
+        loss, slope, rho, log_ratio = _policy(change, gain, low, high, dual, max_log_ratio)
         tl.store(log_prob_slope_ptr + at, slope.to(log_prob_slope_ptr.dtype.element_ty), mask=inside)
-        policy_sum += tl.minimum(loss, bound)
+        policy_sum += loss
         kl_sum += rho - log_ratio - 1.0
         outside_sum += ((rho < low) | (rho > high)).to(tl.float32)
-
         value, target = _load(value_ptr, at, mask), _load(target_ptr, at, mask)
-        old_value = _load(old_value_ptr, at, mask)
-        loss, slope = _huber(value - target, delta)
-        step = value - old_value
-        near = tl.minimum(tl.maximum(step, -value_clip), value_clip)
-        held_loss, held_slope = _huber(old_value + near - target, delta)
-        farther = (held_loss > loss) & (near != step)
-        slope = value_coef * tl.where(farther, 0.0, slope)
+        loss, slope = _value(value, target, _load(old_value_ptr, at, mask), value_clip, delta)
+        slope = value_coef * slope
         tl.store(value_slope_ptr + at, slope.to(value_slope_ptr.dtype.element_ty), mask=inside)
-        value_sum += tl.where(farther, held_loss, loss)
+        value_sum += loss
         raw_sum += value
         entropy_sum += _load(entropy_ptr, at, mask)
     tl.store(partial_ptr + program, tl.sum(policy_sum))
@@ -151,14 +162,16 @@ def ppo_loss(
     device, num, infinite = log_prob.device, log_prob.numel(), float("inf")
     losses, statistics = (torch.empty(n, dtype=torch.float32, device=device) for n in (3, 4))
     count = torch.empty((), dtype=torch.int64, device=device)
-    slopes = [torch.empty(x.shape, dtype=x.dtype, device=device) for x in (log_prob, value)]
+    to_log_prob = torch.empty(log_prob.shape, dtype=log_prob.dtype, device=device)
+    to_value = torch.empty(value.shape, dtype=value.dtype, device=device)
     programs = max(1, min(MOST_PROGRAMS, launch.ceil_div(num, BLOCK)))
     partial = torch.empty((NUM_SUMS.value, programs), dtype=torch.float32, device=device)
     warp_size, block = launch.properties(device).warp_size, launch.power_of_two(programs)
     _samples[(programs,)](
         *(x.contiguous() for x in columns),
         partial,
-        *slopes,
+        to_log_prob,
+        to_value,
         1.0 - clip_low,
         1.0 + clip_high,
         dual_clip or infinite,
@@ -175,7 +188,7 @@ def ppo_loss(
         partial, losses, statistics, count, value_coef, entropy_coef, programs,
         BLOCK=block, num_warps=launch.num_warps(block, warp_size),
     )  # fmt: skip
-    return losses, statistics, count, *slopes
+    return losses, statistics, count, to_log_prob, to_value
 
 
 def _variant(number: str) -> Variant:

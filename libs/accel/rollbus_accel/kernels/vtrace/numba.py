@@ -79,5 +79,5 @@ def vtrace(
         numbers = [float32(x) for x in (log_ratio, reward, discount, value, next_value)]
         masks = [flags(x) for x in (terminated, done, valid)]
         limits = [np.float32(x) for x in (lam, rho_clip, c_clip)]
-        _vtrace(*numbers, *masks, *limits, advantage.numpy(), target.numpy())
+        _vtrace(*numbers, *masks, *limits, advantage.numpy(), target.numpy())  # type: ignore
     return advantage, target
