@@ -24,11 +24,9 @@ from typing import Any
 #: Of a run, updates before this are not counted.
 SKIP_S = 2.0
 ENVIRONMENTS = (
-    ["env.name=gymnasium", "env.id=CartPole-v1"],
-    ["env.name=gymnasium", "env.id=HalfCheetah-v5"],
-    ["env.name=toy", "env.kind=discrete"],
-    ["env.name=toy", "env.kind=continuous"],
-    ["env.name=toy", "env.kind=dict"],
+    [["env.name=gymnasium", "env.id=CartPole-v1"]],
+    [["env.name=gymnasium", "env.id=HalfCheetah-v5"]],
+    [["env.name=toy", f"env.kind={kind}"] for kind in ("discrete", "continuous", "dict")],
 )
 FUSED = "deploy.processes=[broker, hub+actor, learner]"
 APART = "deploy.processes=[broker, hub, actor, learner]"
@@ -42,7 +40,7 @@ def draw(generator: random.Random) -> list[str]:
     num_steps = generator.choice([16, 32, 64, 128])
     wanted = generator.choice([2, 4, 8])
     return [
-        *generator.choice(ENVIRONMENTS),
+        *generator.choice(generator.choice(ENVIRONMENTS)),
         f"env.num_envs={num_envs}", f"env.num_slices={num_slices}", f"env.hubs={hubs}",
         f"algorithm.num_steps={num_steps}", f"algorithm.epochs={generator.choice([1, 2, 4, 8])}",
         f"algorithm.minibatches={wanted}", f"algorithm.max_lag={generator.choice([0, 1])}",

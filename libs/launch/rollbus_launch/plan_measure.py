@@ -29,7 +29,7 @@ def measure(resolved: Any, note: Callable[[str], None] = lambda _: None) -> Stag
     num_rows, num_slices = env.num_envs // env.num_slices, env.num_slices
     growth = Growth(resolved.recipe)
     note("messages between processes")
-    wake_s = plan_echo.wake_s()
+    way = plan_echo.way()
     note("the run as it is")
     whole = Whole(resolved, num_rows, num_slices, growth)
     note("other slices and episodes")
@@ -46,7 +46,8 @@ def measure(resolved: Any, note: Callable[[str], None] = lambda _: None) -> Stag
         idle=_idle(apart, whole.wait_s), store_s=whole.store_s,
         update_s=whole.update_s, learner_s=whole.learner_s,
         update_on_device=whole.on_device, apply_s=whole.apply_s,
-        message_s=ratio(between, [2 * s.ticks for s in apart]), wake_s=wake_s, slowdown=whole.slowdown,
+        message_s=max(way.message_s, ratio(between, [2 * s.ticks for s in apart])), wake_s=way.wake_s,
+        slowdown=whole.slowdown,
         episode_steps=ratio([s.rows for s in fused], [s.episodes for s in fused]) or 1e6,
         ending_share=ending_share(one_slice),
         episode_limit=whole.episode_limit, step_bytes=whole.step_bytes,

@@ -84,9 +84,9 @@ def test_as_stated_is_kept_unless_another_is_clearly_faster(recipe: Path) -> Non
 
 
 def test_thousands_of_actors_on_paper(recipe: Path) -> None:
-    made = plan.make(resolved(recipe), COSTS, Machines(num_hosts=500, num_cores=8))
+    made = plan.make(resolved(recipe), COSTS, Machines(num_hosts=1000, num_cores=2))
     top = made.hosts[0]
-    assert top.layout.count("actor") > 500 and top.num_learners > 1
+    assert top.layout.count("actor") >= 1000 and top.num_learners > 1
     alone = [option for option in made.hosts if option.num_learners == 1]
     # One learner learns 256 steps in 2.1 ms, whatever collects for it.
     assert all(o.prediction.steps_per_s <= 256 / 2.1e-3 * 1.02 for o in alone)
