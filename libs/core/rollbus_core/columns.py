@@ -175,6 +175,12 @@ def chunk_columns(
     return columns
 
 
+def observation_layout(obs: Mapping[str, tuple[str, tuple[int, ...]]], num_rows: int) -> Layout:
+    """The cell that holds one observation ``[num_rows, ...]`` per key, from a hub to an actor."""
+    columns = {key: (dtype, (num_rows, *shape)) for key, (dtype, shape) in obs.items()}
+    return Layout.build(columns, num_decisions=1, num_rows=num_rows, num_finals=0)
+
+
 #: Values of the ``source`` column: who chose the action.
 SOURCES = ("policy", "random", "expert", "human", "script")
 

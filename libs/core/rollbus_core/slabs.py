@@ -1,6 +1,6 @@
 """Slab files: plain files that are mapped, in the run's 0700 folder.
 
-Only the store creates and unlinks them. Everybody else maps what a message names: (slab id, size,
+Only their owner (the store; a hub for the observations of its ticks) creates and unlinks them. Everybody else maps what a message names: (slab id, size,
 offset, generation), never a path.
 """
 
@@ -14,16 +14,20 @@ from pathlib import Path
 from rollbus_wire.errors import PeerLost, SharedMemoryFull
 
 
-class SlabFolder:
-    """Maps of the slab files of one folder, opened once each."""
+#: Prefix of the slabs that hubs own.
+OBSERVATIONS = "observations"
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+
+class SlabFolder:
+    """Maps of the slab files of one folder, opened once each. ``prefix`` tells owners apart."""
+
+    def __init__(self, folder: Path, prefix: str = "slab") -> None:
+        self.folder, self.prefix = folder, prefix
         self._maps: dict[int, mmap.mmap] = {}
 
     def path(self, slab: int) -> Path:
         """The file of ``slab``."""
-        return self.folder / f"slab-{slab}"
+        return self.folder / f"{self.prefix}-{slab}"
 
     def create(self, slab: int, num_bytes: int) -> mmap.mmap:
         """Make and map a slab. Its pages are taken now: a full memory is an error here, not a bus error."""
@@ -66,6 +70,6 @@ class SlabFolder:
         self._maps.pop(slab, None)
 
     def remove(self, slab: int) -> None:
-        """Store only: drop the map and unlink the file."""
+        """Owner only: drop the map and unlink the file."""
         self.forget(slab)
         self.path(slab).unlink(missing_ok=True)

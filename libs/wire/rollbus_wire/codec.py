@@ -10,6 +10,7 @@ objects, strings, dates or structures.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any, List, Sequence, Tuple
 
 import msgpack
@@ -19,7 +20,7 @@ from .errors import LimitExceeded, WireError
 
 ARRAY_EXTENSION = 1
 #: Arrays up to this size ride in the header.
-INLINE_BYTES = 2048
+INLINE_BYTES = 16384
 MAX_HEADER_BYTES = 4 << 20
 MAX_FRAMES = 1024
 MAX_DIMENSIONS = 8
@@ -50,18 +51,20 @@ def pack(header: Any) -> List[Any]:
 
 
 def _pack_array(array: np.ndarray, frames: List[Any]) -> msgpack.ExtType:
-    code = _CODES.get(array.dtype)
-    if code is None:
-        raise WireError("dtype %s is not on the wire; use one of: %s" % (array.dtype, ", ".join(DTYPES)))
-    if array.ndim > MAX_DIMENSIONS:
-        raise LimitExceeded("%d dimensions; at most %d" % (array.ndim, MAX_DIMENSIONS))
-    dimensions = _DIMENSIONS[array.ndim].pack(*array.shape)
     if array.nbytes <= INLINE_BYTES:
-        data = _PREFIX.pack(0, code, array.ndim) + dimensions + array.tobytes()
-        return msgpack.ExtType(ARRAY_EXTENSION, data)
+        return msgpack.ExtType(ARRAY_EXTENSION, _describe(0, array.dtype, array.shape) + array.tobytes())
     frames.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
-    prefix = _PREFIX.pack(len(frames) - 1, code, array.ndim)
-    return msgpack.ExtType(ARRAY_EXTENSION, prefix + dimensions)
+    return msgpack.ExtType(ARRAY_EXTENSION, _describe(len(frames) - 1, array.dtype, array.shape))
+
+
+@lru_cache(maxsize=4096)
+def _describe(frame: int, dtype: np.dtype, shape: Tuple[int, ...]) -> bytes:
+    code = _CODES.get(dtype)
+    if code is None:
+        raise WireError("dtype %s is not on the wire; use one of: %s" % (dtype, ", ".join(DTYPES)))
+    if len(shape) > MAX_DIMENSIONS:
+        raise LimitExceeded("%d dimensions; at most %d" % (len(shape), MAX_DIMENSIONS))
+    return _PREFIX.pack(frame, code, len(shape)) + _DIMENSIONS[len(shape)].pack(*shape)
 
 
 def unpack(frames: Sequence[Any]) -> Any:
@@ -113,24 +116,31 @@ def _refuse_timestamps(header: Any) -> None:
 def _unpack_array(code: int, data: bytes, frames: Sequence[Any]) -> Tuple[np.ndarray, int]:
     if code != ARRAY_EXTENSION or len(data) < _PREFIX.size:
         raise WireError("unknown extension type %d of %d bytes" % (code, len(data)))
-    index, dtype_code, ndim = _PREFIX.unpack_from(data)
-    if index >= len(frames):
-        raise WireError("array names frame %d of %d" % (index, len(frames)))
+    start = _PREFIX.size + 8 * data[3]
+    index, dtype, shape, num_bytes = _described(data[:start])
+    if index >= len(frames) or (index and len(data) != start):
+        raise WireError("array names frame %d of %d, in %d bytes" % (index, len(frames), len(data)))
+    came = len(frames[index]) if index else len(data) - start
+    if num_bytes != came:
+        raise WireError("array of %s %s needs %d bytes, %d came" % (dtype, list(shape), num_bytes, came))
+    if index:
+        return np.frombuffer(frames[index], dtype).reshape(shape), index
+    return np.ndarray(shape, dtype, data, start), 0
+
+
+@lru_cache(maxsize=4096)
+def _described(head: bytes) -> Tuple[int, np.dtype, Tuple[int, ...], int]:
+    """(frame, dtype, shape, bytes) of an array's description, checked by itself."""
+    index, dtype_code, ndim = _PREFIX.unpack_from(head)
     if dtype_code >= len(_TYPES):
         raise WireError("unknown dtype code %d" % dtype_code)
-    start = _PREFIX.size + 8 * ndim
-    if ndim > MAX_DIMENSIONS or len(data) < start or (index and len(data) != start):
-        raise WireError("array header of %d bytes for %d dimensions" % (len(data), ndim))
-    shape = _DIMENSIONS[ndim].unpack_from(data, _PREFIX.size)
+    if ndim > MAX_DIMENSIONS or len(head) < _PREFIX.size + 8 * ndim:
+        raise WireError("array header of %d bytes for %d dimensions" % (len(head), ndim))
+    shape = _DIMENSIONS[ndim].unpack_from(head, _PREFIX.size)
     dtype = _TYPES[dtype_code]
     num_bytes = dtype.itemsize
     for size in shape:
         num_bytes *= size
     if num_bytes > MAX_ARRAY_BYTES:
         raise LimitExceeded("array of %d bytes; at most %d" % (num_bytes, MAX_ARRAY_BYTES))
-    came = len(frames[index]) if index else len(data) - start
-    if num_bytes != came:
-        raise WireError("array of %s %s needs %d bytes, %d came" % (dtype, list(shape), num_bytes, came))
-    if index:
-        return np.frombuffer(frames[index], dtype).reshape(shape), index
-    return np.frombuffer(data, dtype, offset=start).reshape(shape), 0
+    return index, dtype, shape, num_bytes

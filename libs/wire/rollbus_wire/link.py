@@ -50,6 +50,9 @@ class Envelope:
 class Link:
     """Send, receive, close. ``rejected`` counts arrivals by error code."""
 
+    #: Whether arrays are copied on the way.
+    remote = True
+
     def __init__(self, run: str = "", sender: str = "") -> None:
         self.run, self.sender = run, sender or "%08x" % int.from_bytes(os.urandom(4), "big")
         self.rejected: Dict[str, int] = {}
@@ -167,6 +170,8 @@ class ZmqLink(Link):
 
 class LocalLink(Link):
     """One end of an in-process link: what is sent here arrives there, as the same object."""
+
+    remote = False
 
     def __init__(self, inbox: Deque[Envelope], outbox: Deque[Envelope], run: str, sender: str):
         super().__init__(run, sender)

@@ -31,7 +31,7 @@ def test_not_a_number_and_infinity_keep_their_bits():
     assert travel(array).tobytes() == array.tobytes()
 
 
-@pytest.mark.parametrize(("size", "num_frames"), [(2048, 1), (2049, 2)])
+@pytest.mark.parametrize(("size", "num_frames"), [(16384, 1), (16385, 2)])
 def test_small_arrays_ride_in_the_header(size, num_frames):
     array = np.arange(size, dtype=np.uint8)
     assert len(codec.pack({"a": array})) == num_frames

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from rollbus_actor.holdings import Holdings
 from rollbus_actor.recorder import Produced, Recorder
 from rollbus_actor.seeds import DecisionSeeds
 from rollbus_actor.session import Session
+from rollbus_actor.shared import SharedMemory
 from rollbus_actor.stats import Stats
 from rollbus_actor.versions import Versions
 from rollbus_core.config.models import ActorConfig
@@ -52,7 +54,7 @@ class Actor(Service):
     it the engine's own act. ``mode``: "sample" or "mode". ``noise_stream`` names the random numbers.
     ``deterministic``: each slice has a pass of its own and weights change only between chunks.
     ``fixed_batch`` > 0: every pass has that many rows (`FixedBatch`). ``audit`` hears of every chunk
-    that the store took.
+    that the store took. ``memory``: the folder in which hubs of the same memory put large observations.
     """
 
     role = "actor"
@@ -63,7 +65,8 @@ class Actor(Service):
         noise_stream: str = "action-noise", mode: Mode = "sample", deterministic: bool = False,
         registry: Link | None = None, store: Link | None = None, slabs: SlabFolder | None = None,
         weights: WeightSource | None = None, fixed_batch: int = 0, table: str = TRAINING_TABLE,
-        audit: Callable[[Produced], Any] | None = None, clock: Callable[[], float] = time.monotonic,
+        audit: Callable[[Produced], Any] | None = None, memory: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         super().__init__(name)
         self.config, self.policy_spec, self._clock = config, policy_spec, clock
@@ -85,8 +88,9 @@ class Actor(Service):
                 self._values, self._advance, audit,
             )  # fmt: skip
         self.holdings = Holdings(
-            self, connect, policy_spec, record=self.recorder is not None, alone=registry is None, clock=clock
-        )
+            self, connect, policy_spec, record=self.recorder is not None, alone=registry is None,
+            memory=SharedMemory(memory), clock=clock,
+        )  # fmt: skip
 
     # --- service ---------------------------------------------------------------------------
 

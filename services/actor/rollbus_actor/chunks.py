@@ -202,7 +202,7 @@ class ChunkWriter:
     def outcome(self, tick: Tick, whole: bool) -> np.ndarray:
         """Record what came of the decisions; returns the places in ``tick.final`` that were taken."""
         together = self._even and whole and self._waiting
-        if together and np.count_nonzero(tick.num_steps) == tick.rows.size:
+        if together and (tick.plain or np.count_nonzero(tick.num_steps) == tick.rows.size):
             have = None  # the usual case: all of them
         else:
             have = (tick.num_steps > 0) | tick.interrupted
@@ -236,6 +236,10 @@ class ChunkWriter:
         if width != reward.shape[2]:
             reward = reward[..., :width]
         reward[at] = tick.reward[take]
+        if tick.plain:
+            # Flags are zero from the start.
+            views["num_steps"][at] = 1
+            return
         views["num_steps"][at] = tick.num_steps[take]
         views["terminated"][at] = tick.terminated[take]
         views["truncated"][at] = tick.truncated[take]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rollbus_actor.session import Session, to_carry
+from rollbus_actor.shared import SharedMemory
 from rollbus_policies.base import Act as Decided
 from rollbus_policies.base import PolicySpec
 from rollbus_wire.errors import FaultReceived, PeerLost
@@ -49,13 +50,13 @@ class Holdings:
 
     def __init__(
         self, owner: Owner, connect: Callable[[str], Link], policy: PolicySpec, *, record: bool,
-        alone: bool, clock: Callable[[], float],
+        alone: bool, memory: SharedMemory, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         """``alone``: no registry would give a slice back that a hub refused or took, so it is asked for
         again."""
         self._alone = alone
         self._owner, self._connect, self._policy, self._clock = owner, connect, policy, clock
-        self._record = record
+        self._record, self._memory = record, memory
         self.sessions: dict[str, Session] = {}
         self._links: dict[str, Link] = {}
         self._poller: Poller | None = None
@@ -102,6 +103,7 @@ class Holdings:
                 self._poller.remove(link)
             link.close()
         self._links = {}
+        self._memory.close()
 
     def answer(self, session: Session, act: Decided) -> bool:
         """Send the decision for the session's tick; False if the hub is gone."""
@@ -132,7 +134,7 @@ class Holdings:
     def _heard(self, link: Link, message: Message, re: int) -> None:
         if isinstance(message, Tick):
             session = self._of(link, message.slice, message.fence)
-            if session is not None:
+            if session is not None and self._find(session, message):
                 session.take_tick(message)
                 self._owner.ticked(session)
         elif isinstance(message, Attached):
@@ -161,6 +163,25 @@ class Holdings:
                 self._tell_hub(link, Detach(message.slice, message.fence))
             return
         session.attached(message, self._policy, self._policy.frame_stack, self._record)
+        if message.slab:
+            self._share(session, message)
+
+    def _share(self, session: Session, message: Attached) -> None:
+        assert session.spec is not None
+        try:
+            session.shared = self._memory.open(
+                message.slab, message.slab_bytes, session.spec, session.num_rows
+            )
+        except PeerLost as error:
+            self._tell_hub(session.link, Detach(session.slice, session.fence))
+            self._taken_away(session, str(error))
+
+    def _find(self, session: Session, tick: Tick) -> bool:
+        """Have the tick's observations; False: they are not there any more, so the fence is an old one."""
+        if tick.place < 0 or (session.shared is not None and session.shared.take(tick)):
+            return True
+        self.counts["stale_ticks"] += 1
+        return False
 
     def _fault(self, link: Link, message: Fault, re: int) -> None:
         for session in list(self.sessions.values()):
@@ -187,7 +208,8 @@ class Holdings:
 
     def _attach(self, session: Session) -> None:
         session.attach_due = self._clock() + ATTACH_REPEAT_S
-        message = Attach(session.slice, session.assignment, self._owner.name)
+        memory = self._memory.nonce() if session.link.remote else ""
+        message = Attach(session.slice, session.assignment, self._owner.name, memory)
         try:
             session.attach_id = session.link.send(message, id=session.attach_id)
         except PeerLost:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollbus_actor.chunks import ChunkWriter, Parked
 from rollbus_actor.frames import FrameStack
+from rollbus_actor.shared import SharedObservations
 from rollbus_core.columns import Layout
 from rollbus_policies.base import PolicySpec
 from rollbus_wire.errors import SpecError
@@ -46,6 +47,8 @@ class Session:
         self.frames: FrameStack | None = None
         #: Recurrent state per row [N, S], after the last decision.
         self.carry: np.ndarray | None = None
+        #: Where the hub puts large observations.
+        self.shared: SharedObservations | None = None
         # Recording.
         self.layout: Layout | None = None
         #: Environment steps per decision that `layout` has room for.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rollbus_simulator.shared import SharedFrames
 from rollbus_wire.errors import PeerLost, RollbusError
 from rollbus_wire.link import Link
-from rollbus_wire.messages import Message
+from rollbus_wire.messages import Message, Tick
 
 
 class StaleAssignment(RollbusError):
@@ -27,9 +28,13 @@ class Holder:
 
     link: Link
     address: bytes
+    #: Where observations of ticks are put instead.
+    shared: SharedFrames | None = field(default=None, compare=False)
 
     def send(self, message: Message, re: int = 0) -> bool:
         """Whether it could be sent."""
+        if self.shared is not None and isinstance(message, Tick):
+            message.place, message.obs = self.shared.put(message.tick, message.obs), {}
         try:
             self.link.send(message, to=self.address, re=re)
         except PeerLost:
@@ -58,6 +63,14 @@ class Tenure:
                     f"{self._assignment[1]}, which the hub accepted; ask the registry again"
                 )
             self._assignment = (boot, number)
-        former, self.holder = self.holder, holder
+        former = self.holder
+        self.leave()
+        self.holder = holder
         self.fence += 1
         return former if former != holder else None
+
+    def leave(self) -> None:
+        """Nobody holds the slice."""
+        if self.holder is not None and self.holder.shared is not None:
+            self.holder.shared.close()
+        self.holder = None

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from rollbus_core.config.models import EnvConfig
 from rollbus_core.member import DEFAULT_STAGE_DEADLINE_S, Member
-from rollbus_core.requests import Replies
 from rollbus_core.service import Service
 from rollbus_simulator.counters import Counters, Rates
 from rollbus_simulator.episodes import EpisodeSource
 from rollbus_simulator.failures import max_failed_episodes
-from rollbus_simulator.holders import Holder, StaleAssignment, UnknownSlice
+from rollbus_simulator.grants import Grants
+from rollbus_simulator.holders import UnknownSlice
 from rollbus_simulator.peers import PING_S, Peers
 from rollbus_simulator.sessions import Session
 from rollbus_simulator.settings import SliceSettings
+from rollbus_simulator.shared import SharedMemory
 from rollbus_simulator.slices import Slice
 from rollbus_simulator.workers import Workers
 from rollbus_wire.env import Env
@@ -53,7 +55,8 @@ class Hub(Service):
     process that dials in) and ``peer_link``, dial_in needs ``peer_link``. ``data_links`` are the
     bound ends that actors dial; ``endpoint`` is what the registry tells them, by default the
     address of the first one that has any. ``row_offset`` is the global index of row 0. With a
-    ``registry`` episodes begin once it has told the hub's incarnation.
+    ``registry`` episodes begin once it has told the hub's incarnation. ``memory``: a folder for slabs of
+    large observations, which actors that see the same folder map.
     """
 
     role = "hub"
@@ -64,7 +67,7 @@ class Hub(Service):
         make_env: Callable[[int], Env] | None = None,
         worker_command: Callable[[str, int], Sequence[str]] | None = None,
         peer_link: Link | None = None, registry: Link | None = None, record: bool = True,
-        run_id: str = "", endpoint: str = "", log: Any = None,
+        run_id: str = "", endpoint: str = "", log: Any = None, memory: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         super().__init__(name)
@@ -84,7 +87,6 @@ class Hub(Service):
         )
         self._make_env, self._worker_command = make_env, worker_command
         self._data_links, self._peer_link = list(data_links), peer_link
-        self._replies = {id(link): Replies(link) for link in self._data_links}
         self._registry, self._clock = registry, clock
         self._log = log if log is not None else structlog.get_logger("hub")
         self._rates = Rates(self.counters, clock)
@@ -92,8 +94,7 @@ class Hub(Service):
         self._workers: Workers | None = None
         self._envs: list[Env] = []
         self._told: list[str] = []
-        #: Attachments that wait until their slice has all of its rows.
-        self._parked: dict[str, tuple[Link, Envelope]] = {}
+        self._grants = Grants(name, self.slices, self.slice_names, SharedMemory(memory, index))
         #: Of one turn of the loop.
         self._longest_s = 0.0
         self._next_worker_poll = self._probe_until = 0.0
@@ -166,6 +167,8 @@ class Hub(Service):
         if self.member is not None:
             self.member.leave("stopped")
         self._peers.close("the hub stops", again=self.followed)
+        for each in self.slices.values():
+            each.tenure.leave()
         for env in self._envs:
             env.close()
         if self._workers is not None:
@@ -211,7 +214,7 @@ class Hub(Service):
         if names == self._told:
             return
         self._told = names
-        self._grant_parked()
+        self._grants.grant_parked()
         if self.state == "start" and (len(names) == len(self._sizes) or self.env.placement == "dial_in"):
             self.state = "run"
         if self.member is not None:
@@ -258,40 +261,12 @@ class Hub(Service):
                 self._log.warning("act refused", slice=message.slice, text=str(error))
                 self._fault(link, envelope, error, message.slice)
         elif isinstance(message, Attach):
-            self._attach(link, envelope, message)
+            self._grants.asked(link, envelope, message)
         elif isinstance(message, Detach):
             if message.slice in self.slices:
                 self.slices[message.slice].detach(message.fence)
         elif isinstance(message, Ping):
             self._reply(link, envelope, Pong())
-
-    def _attach(self, link: Link, envelope: Envelope, attach: Attach) -> None:
-        """Answered once: now, or when the slice has all of its rows."""
-        if self._replies[id(link)].known(envelope):
-            return
-        each = self.slices.get(attach.slice)
-        if attach.slice in self.slice_names and (each is None or not each.available):
-            self._parked[attach.slice] = (link, envelope)
-        else:
-            self._grant(each, link, envelope, attach)
-
-    def _grant(self, each: Slice | None, link: Link, envelope: Envelope, attach: Attach) -> None:
-        replies = self._replies[id(link)]
-        try:
-            if each is None:
-                raise UnknownSlice(f"hub {self.name} has no slice {attach.slice!r}")
-            attached = each.attach(Holder(link, envelope.peer), attach.assignment)
-        except (StaleAssignment, UnknownSlice) as error:
-            replies.answer(envelope, Fault(code=error.code, text=str(error), where=attach.slice))
-            return
-        replies.answer(envelope, attached)
-        each.advance()
-
-    def _grant_parked(self) -> None:
-        for name in [n for n in self._parked if n in self.slices and self.slices[n].available]:
-            link, envelope = self._parked.pop(name)
-            assert isinstance(envelope.message, Attach)
-            self._grant(self.slices[name], link, envelope, envelope.message)
 
     def _fault(self, link: Link, envelope: Envelope, error: RollbusError, where: str) -> None:
         self._reply(link, envelope, Fault(code=error.code, text=str(error), where=where))

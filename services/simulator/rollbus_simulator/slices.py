@@ -125,7 +125,7 @@ class Slice:
     def detach(self, fence: int) -> None:
         """The holder of ``fence`` gives the slice up."""
         if fence == self.tenure.fence:
-            self.tenure.holder = None
+            self.tenure.leave()
             self._untick()
 
     def _untick(self) -> None:
@@ -184,10 +184,11 @@ class Slice:
         self._first_ready = 0.0
         self._whole_tick = isinstance(rows, slice)
         running = self._running
+        plain = self._whole_tick and self._decided.plain is not None
         return Tick(
             self.name, self.tenure.fence, self.tick, places, self._frames.newest(rows),
             copy_of(running.episode, rows), copy_of(running.step, rows), *self._decided.fields(rows),
-            copy_of(running.seed, rows),
+            copy_of(running.seed, rows), None, plain,
         )  # fmt: skip
 
     def act(self, act: Act) -> None:

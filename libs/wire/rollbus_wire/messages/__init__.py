@@ -140,8 +140,9 @@ def fields_hash() -> str:
 
 
 def to_data(message: Message) -> Dict[str, Any]:
-    """The body map of ``message``; fields that are None are left out."""
-    return {key: value for key, value in message.__dict__.items() if value is not None}
+    """The body map of ``message``; fields that are None or implied are left out."""
+    implied = message.implied()
+    return {key: value for key, value in message.__dict__.items() if value is not None and key not in implied}
 
 
 def from_data(kind: str, data: Any) -> Message:
@@ -160,7 +161,8 @@ def from_data(kind: str, data: Any) -> Message:
         if not isinstance(value, types):
             raise WireError("%s.%s: got %s" % (kind, key, type(value).__name__))
         known[key] = value
-    missing = table.required.difference(known)
-    if missing:
+    known.update(table.cls.filled(known))
+    if not table.required <= known.keys():
+        missing = table.required.difference(known)
         raise WireError("%s: missing %s" % (kind, ", ".join(sorted(missing))))
     return table.cls(**known)

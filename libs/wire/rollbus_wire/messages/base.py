@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict, FrozenSet
 
 import numpy as np
 
@@ -18,3 +18,15 @@ class Message:
 
     kind = ""
     plane = ""
+
+    def implied(self) -> FrozenSet[str]:
+        """Names of fields that are not sent, because `filled` knows them."""
+        return _NOTHING
+
+    @classmethod
+    def filled(cls, known: Dict[str, Any]) -> Dict[str, Any]:
+        """The fields that the checked ``known`` ones imply."""
+        return {}
+
+
+_NOTHING: FrozenSet[str] = frozenset()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from functools import lru_cache
+from typing import Any, Dict, FrozenSet, List, Optional
+
+import numpy as np
 
 from .base import Array, Arrays, Message
 
@@ -15,6 +18,8 @@ class Attach(Message):
     slice: str
     assignment: List[int]
     actor: str = ""
+    #: A nonce of the actor (`rollbus_wire.shm`): a hub that can read it back shares its memory.
+    memory: str = ""
 
 
 @dataclass
@@ -31,6 +36,9 @@ class Attached(Message):
     carry: Optional[Array] = None
     #: The frames before the current one, [K-1, N, ...] per key, for frame stacks.
     history: Optional[Arrays] = None
+    #: The slab of this fence's observations and its size; 0: they travel in the ticks.
+    slab: int = 0
+    slab_bytes: int = 0
 
 
 @dataclass
@@ -70,6 +78,40 @@ class Tick(Message):
     #: The seed each row's running episode began with, int64 [R].
     seed: Optional[Array] = None
     extras: Optional[Arrays] = None
+    #: Every row executed one step and nothing ended: the fields of `plain_fields` are not sent.
+    plain: bool = False
+    #: Byte of the fence's slab where ``obs`` lies instead; -1: it is here.
+    place: int = -1
+
+    def implied(self) -> FrozenSet[str]:
+        return _PLAIN if self.plain else _SENT
+
+    @classmethod
+    def filled(cls, known: Dict[str, Any]) -> Dict[str, Any]:
+        if not known.get("plain") or "rows" not in known or "obs" not in known:
+            return {}
+        final_obs = {key: array[:0] for key, array in known["obs"].items() if isinstance(array, np.ndarray)}
+        return dict(plain_fields(known["rows"].size), final_obs=final_obs)
+
+
+@lru_cache(maxsize=64)
+def plain_fields(num_rows: int) -> Dict[str, Array]:
+    """What a plain tick of R rows says, without ``final_obs``; read-only arrays."""
+    flag = np.zeros(num_rows, np.bool_)
+    fields = {
+        "num_steps": np.ones(num_rows, np.int32),
+        "terminated": flag, "truncated": flag, "interrupted": flag,
+        "final": np.zeros(0, np.int32), "final_return": np.zeros(0, np.float32),
+        "final_length": np.zeros(0, np.int32), "final_success_once": np.zeros(0, np.int8),
+        "final_success_at_end": np.zeros(0, np.int8),
+    }  # fmt: skip
+    for array in fields.values():
+        array.flags.writeable = False
+    return fields
+
+
+_SENT: FrozenSet[str] = frozenset()
+_PLAIN = frozenset(plain_fields(1)) | {"final_obs"}
 
 
 @dataclass
