@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--batches", default="1,64,256", help="of the service")
     parser.add_argument("--clients", default="1,16,64")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--serve", nargs=3, metavar=("NET", "ENGINE", "ADDRESS"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--serve", nargs=4, metavar=("NET", "ENGINE", "ADDRESS", "SPIN_S"), help=argparse.SUPPRESS
+    )
     arguments = parser.parse_args()
     if arguments.serve:
         return _serve(*arguments.serve)
@@ -156,9 +158,13 @@ def services(
     """Latency and rate of the services for every batch and number of clients."""
     found = []
     with tempfile.TemporaryDirectory(prefix="rb") as folder:
-        ways = {how: (how, f"ipc://{folder}/policy", "") for how in ("rollbus", "rollbus-async")}
-        address = ways["rollbus"][1]
-        with policy_service(net, "numpy", address), peers.serving_all(net, venv, Path(folder)) as others:
+        address, spinning = f"ipc://{folder}/policy", f"ipc://{folder}/spinning"
+        ways = {"rollbus": ("rollbus", address, ""), "rollbus-async": ("rollbus-async", address, ""),
+                "rollbus spinning": ("rollbus", spinning, "")}  # fmt: skip
+        with (
+            policy_service(net, "numpy", address), policy_service(net, "numpy", spinning, SPIN_S),
+            peers.serving_all(net, venv, Path(folder)) as others,
+        ):  # fmt: skip
             numpy_engine = engine(net, "numpy")
             for batch in batches:
                 bare = _bare(numpy_engine, rows(net, batch), batch)
@@ -231,9 +237,17 @@ def load(how: str, address: str, model: str, net: str, batch: int, clients: int,
 
 
 @contextmanager
-def policy_service(net: str, engine_name: str, address: str) -> Iterator[None]:
+def policy_service(net: str, engine_name: str, address: str, spin_s: float = 0.0) -> Iterator[None]:
     """The policy service in a process of its own."""
-    command = [sys.executable, str(HERE / "bench_inference.py"), "--serve", net, engine_name, address]
+    command = [
+        sys.executable,
+        str(HERE / "bench_inference.py"),
+        "--serve",
+        net,
+        engine_name,
+        address,
+        str(spin_s),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline()
@@ -243,7 +257,7 @@ def policy_service(net: str, engine_name: str, address: str) -> Iterator[None]:
         process.wait()
 
 
-def _serve(net: str, name: str, address: str) -> None:
+def _serve(net: str, name: str, address: str, spin_s: str) -> None:
     from rollbus_core import service
     from rollbus_launch.policy_service import PolicyService
     from rollbus_wire.link import ZmqLink
@@ -251,7 +265,7 @@ def _serve(net: str, name: str, address: str) -> None:
     made = engine(net, name)
     print("ready", flush=True)
     link = ZmqLink.bind(address)
-    service.run([PolicyService(link, made, spec(net), made.policy.spec, spin_s=SPIN_S)])
+    service.run([PolicyService(link, made, spec(net), made.policy.spec, spin_s=float(spin_s))])
 
 
 if __name__ == "__main__":

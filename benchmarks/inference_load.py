@@ -35,7 +35,8 @@ def main() -> None:
     }  # fmt: skip
     ways.get(how, _threads)(how, address, model, obs, int(clients), until, latencies)
     counted = [taken for at, taken in latencies if at > began + WARM_UP_S]
-    print(json.dumps({"per_s": len(counted) / float(seconds), "p50_us": 1e6 * median(counted)}))
+    p50_us = 1e6 * median(counted) if counted else float("inf")
+    print(json.dumps({"per_s": len(counted) / float(seconds), "p50_us": p50_us}))
 
 
 def _rollbus(
