@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rollbus_wire.errors import PeerLost, SharedMemoryFull
 
-
 #: Prefix of the slabs that hubs own.
 OBSERVATIONS = "observations"
 
