@@ -26,8 +26,8 @@ from rollbus_wire.errors import ConfigError
 WORTH = 1.05
 #: One way between hosts.
 NETWORK_S = 100e-6
-#: Events of a simulation of many hosts; of one host three times as many.
-MAX_EVENTS = 30_000
+#: Events of a simulation: of the stated layout, and of one that is only compared.
+STATED_EVENTS, MAX_EVENTS = 90_000, 20_000
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class _Planner:
         prediction = predict(
             layout, costs, feed, episode_steps=self._episode_steps, max_batch=self.recipe.actor.max_batch,
             num_ranks=num_learners, network_s=NETWORK_S if len(layout.hosts) > 1 else 0.0,
-            max_events=MAX_EVENTS if len(layout.hosts) > 1 else 3 * MAX_EVENTS,
+            max_events=STATED_EVENTS if layout.label == plan_layouts.STATED else MAX_EVENTS,
         )  # fmt: skip
         used = memory.largest(layout, costs, feed, self.recipe.broker.slab_bytes)
         return Option(layout, prediction, used, num_learners)

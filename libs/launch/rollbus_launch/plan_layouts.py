@@ -10,6 +10,7 @@ from rollbus_core.plan.layouts import Host, Layout, Process, processes, split
 
 FUSED = ("broker", "hub+actor", "learner")
 APART = ("broker", "hub", "actor", "learner")
+STATED = "as stated"
 MAX_HUBS, SLICES_PER_HUB = 4, (1, 2, 4)
 
 
@@ -26,7 +27,7 @@ def stated(recipe: Any, machines: Machines) -> Layout:
     """The recipe's own layout on one host."""
     return one_host(
         recipe.env.num_envs, recipe.env.num_slices, recipe.env.hubs, recipe.actor.count,
-        tuple(recipe.deploy.processes), machines, "as stated",
+        tuple(recipe.deploy.processes), machines, STATED,
     )  # fmt: skip
 
 
