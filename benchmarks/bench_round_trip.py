@@ -1,4 +1,4 @@
-"""Hub - actor - hub with a policy that answers at once, against a bare ping: ``python benchmarks/bench_round_trip.py``.
+"""Hub - actor - hub with a policy that answers at once, against a bare ping.
 
 Hub and actor are the real services in two processes. A round trip is from the return of the environment's
 step to the call of the next one, so it holds all that the hub does besides. The ping is a blocking DEALER and

@@ -1,7 +1,7 @@
 """Slab files: plain files that are mapped, in the run's 0700 folder.
 
-Only their owner (the store; a hub for the observations of its ticks) creates and unlinks them. Everybody else maps what a message names: (slab id, size,
-offset, generation), never a path.
+Only their owner (the store; a hub for the observations of its ticks) creates and unlinks them.
+Everybody else maps what a message names: (slab id, size, offset, generation), never a path.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from rollbus_wire.errors import SharedMemoryFull
 from rollbus_wire.messages import Arrays
 from rollbus_wire.spec import EnvSpec
 
-#: Observations of a slice smaller than this travel in the tick: there a copy costs less than a look elsewhere.
+#: Observations of a slice smaller than this travel in the tick.
 SHARED_BYTES = 64 << 10
 NUM_CELLS = 2
 _TICK = struct.Struct("<Q")

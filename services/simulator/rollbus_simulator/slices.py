@@ -188,7 +188,7 @@ class Slice:
         return Tick(
             self.name, self.tenure.fence, self.tick, places, self._frames.newest(rows),
             copy_of(running.episode, rows), copy_of(running.step, rows), *self._decided.fields(rows),
-            copy_of(running.seed, rows), None, plain,
+            seed=copy_of(running.seed, rows), plain=plain,
         )  # fmt: skip
 
     def act(self, act: Act) -> None:
