@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_the_page_has_every_op_and_variant() -> None:
     for op in aot.operations():
         section = text.split(f"\n## {op}\n")[1].split("\n## ")[0]
         missing = [v.name for v in aot.variants(op) if f"| {v.name} |" not in section]
-        assert not missing, f"{op} {missing}: run python -m rollbus_accel.aot --write {PAGE.name}"
+        assert not missing, f"{op} {missing}: run python -m rollbus_accel.aot --write docs/kernels.md"
 
 
 @pytest.mark.long
@@ -112,7 +113,8 @@ def test_the_page_has_every_op_and_variant() -> None:
 def test_all_variants_with_the_installed_triton(tmp_path: Path) -> None:
     page = tmp_path / "kernels.md"
     check(compiled(tmp_path, "--write", str(page)))
-    assert page.read_text() == PAGE.read_text(), f"run python -m rollbus_accel.aot --write {PAGE}"
+    if f"with triton {version('triton')};" in PAGE.read_text():
+        assert page.read_text() == PAGE.read_text(), "run python -m rollbus_accel.aot --write docs/kernels.md"
 
 
 @pytest.mark.long
@@ -134,9 +136,9 @@ def test_all_variants_with_another_triton(tmp_path: Path) -> None:
     done = subprocess.run([*install, f"triton=={OTHER_TRITON}"], capture_output=True, text=True, timeout=900)
     if done.returncode:
         pytest.skip(f"triton {OTHER_TRITON} cannot be installed: {done.stderr[-300:]}")
-    version = subprocess.run(
+    found = subprocess.run(
         [sys.executable, "-c", "import triton; print(triton.__version__)"],
         env={**os.environ, "PYTHONPATH": str(path)}, capture_output=True, text=True, timeout=120,
     ).stdout.strip()  # fmt: skip
-    assert version == OTHER_TRITON
+    assert found == OTHER_TRITON
     check(compiled(tmp_path, path=path))
