@@ -88,6 +88,45 @@ def estimators(repeats: int) -> None:
             )
 
 
+def versus_reference(repeats: int) -> None:
+    """Times of numba over those of the plain torch reference, forward and, where there is one, backward."""
+    from rollbus_accel.kernels import gae, ppo_loss, sample_categorical, vtrace
+    from rollbus_accel.kernels.ppo_loss import cases as ppo_cases
+    from rollbus_accel.kernels.sample_categorical import cases as choice_cases
+
+    columns = trajectory() | {"lam": 0.95}
+    jobs: dict[str, Call] = {
+        "gae 128x4096": lambda: gae.gae(**columns),
+        "vtrace 128x4096": lambda: vtrace.vtrace(columns["reward"], **columns),
+    }
+    for rows in (16, 256):
+        logits = choice_cases.rows(rows, 6, torch.float32)
+        jobs[f"sample_categorical {rows}x6"] = lambda x=logits: sample_categorical.sample_categorical(**x)
+    for num in (256, 2048, 16384):
+        made = ppo_cases.samples(num, dtype=torch.float32, entropy_coef=0.01)
+        inputs = [made[name].requires_grad_() for name in ("log_prob", "value", "entropy")]
+        jobs[f"ppo_loss {num}, with gradients"] = lambda m=made, i=inputs: torch.autograd.grad(
+            ppo_loss.ppo_loss(**m).mean(), i
+        )
+    for name, job in jobs.items():
+        calls = {flavour: _under(flavour, job) for flavour in ("reference", "numba")}
+        for call in calls.values():
+            call()
+        seconds = alternating(calls, repeats)
+        print(
+            f"{name:32} numba {seconds['numba'] * 1e6:8.0f} us, "
+            f"{seconds['reference'] / seconds['numba']:6.2f}x as fast as plain torch"
+        )
+
+
+def _under(flavour: str, job: Call) -> Call:
+    def call() -> None:
+        with base.use(flavour):
+            job()
+
+    return call
+
+
 def main() -> None:
     """Parse, run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -98,6 +137,7 @@ def main() -> None:
         parser.error("give --cpu")
     torch.set_num_threads(1)
     estimators(args.repeats)
+    versus_reference(max(11, args.repeats // 4))
 
 
 if __name__ == "__main__":

@@ -83,6 +83,10 @@ def runs(flavours: tuple[str, ...], gradients: bool = False) -> list[Any]:
     ]
 
 
+#: Memory order is the launchers' business, whatever the size and the dtype.
+FEW = pytest.mark.parametrize(
+    "run", [run for run in runs(FLAVOURS) if run.values[0].case in CASES[run.values[0].op].CASES[:3]]
+)
 EVERY = pytest.mark.parametrize("run", runs(FLAVOURS))
 GRADIENTS = pytest.mark.parametrize("run", runs(FLAVOURS, gradients=True))
 
@@ -124,7 +128,7 @@ def test_gradients_equal_autograd_of_the_reference(
         run.close(run.gradients(run.arguments(gradients=True)), wanted)
 
 
-@EVERY
+@FEW
 def test_arguments_may_lie_anywhere_and_stay_as_they_are(run: Run) -> None:
     given = {name: in_other_memory(value) for name, value in run.arguments().items()}
     run.close(run.call(given), run.reference(run.arguments()))

@@ -34,6 +34,10 @@ class Case:
     function: str = ""
 
 
+#: Of cases whose size is the point, which an interpreter takes its time over.
+SINGLE = (torch.float32,)
+
+
 def generator(seed: int) -> torch.Generator:
     """A generator of its own for every case."""
     return torch.Generator().manual_seed(seed)

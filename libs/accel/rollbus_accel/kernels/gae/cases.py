@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from rollbus_accel.kernels.benches import Bench
-from rollbus_accel.kernels.cases import Arguments, Case, generator
+from rollbus_accel.kernels.cases import SINGLE, Arguments, Case, generator
 from rollbus_accel.kernels.gae import gae
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-5}
+DTYPES = tuple(TOLERANCE)
 
 
 def trajectory(steps: int, rows: int, dtype: torch.dtype, ends: float = 0.2) -> Arguments:
@@ -43,9 +44,10 @@ def poison(arguments: Arguments) -> None:
 
 
 def _sized(steps: int, rows: int) -> Case:
-    return Case(
-        f"{steps}x{rows}", lambda dtype: trajectory(steps, rows, dtype) | {"lam": 0.95}, poison=poison
-    )
+    def make(dtype: torch.dtype) -> Arguments:
+        return trajectory(steps, rows, dtype) | {"lam": 0.95}
+
+    return Case(f"{steps}x{rows}", make, poison=poison, dtypes=SINGLE if steps > 10 else DTYPES)
 
 
 def _all_masked(dtype: torch.dtype) -> Arguments:
