@@ -56,7 +56,7 @@ class ScriptedActor:
         store = ZmqLink.connect(paths.store_endpoint, paths.run_id, "scripted")
         self.requests, self.slabs = Requests(store), SlabFolder(paths.runtime)
         self.notices, self.committed, self.draw, self.step = [], [], np.random.default_rng(0), 0
-        self.waiting = False
+        self.waiting, self.ticket = False, None
 
     def poll(self):
         for envelope in self.member.poll():
@@ -65,13 +65,19 @@ class ScriptedActor:
         self.requests.poll()
         if self.notices and not self.waiting:
             self.waiting = True
-            self.requests.ask(TicketRequest("train", "hub-0/0", 2, 4, LAYOUT.to_data()), self.write)
+            self.requests.ask(TicketRequest("train", "hub-0/0", 2, 4, LAYOUT.to_data()), self.take)
+        if self.ticket and Version.of(self.notices[-1].version) >= Version.of(self.ticket.min_version):
+            self.write(self.ticket)
+
+    def take(self, ticket):
+        """The notice of the version that it needs comes another way, and may come later."""
+        assert isinstance(ticket, Ticket), ticket
+        self.ticket = ticket
 
     def write(self, ticket):
-        assert isinstance(ticket, Ticket), ticket
+        self.ticket = None
         buffer = self.slabs.open(ticket.slab, ticket.slab_bytes)
         cell, version = LAYOUT.views(buffer, ticket.offset), Version.of(self.notices[-1].version)
-        assert version >= Version.of(ticket.min_version)
         for column in cell.values():
             column[...] = 0
         cell["obs/x"][...] = self.draw.normal(size=(5, 2, 2))
