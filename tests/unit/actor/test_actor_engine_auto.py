@@ -130,15 +130,13 @@ def test_real_candidates_give_one_answer_and_follow_the_weights() -> None:
     assert "for 4 rows" in choice and {"numpy", "onnx", "torch_local"} <= set(choice.replace(";", "").split())
 
 
-def test_deterministic_runs_and_evaluations_do_not_measure() -> None:
-    torch.use_deterministic_algorithms(True)
-    try:
-        engine: Any = make_engine("auto", policy(), device="cpu")
-        engine.pin(Version(0, 1))
-        ask = base.Ask("sample", ("log_prob", "value"))
-        act = engine.act(OBS, None, ask, SEEDS).act
-    finally:
-        torch.use_deterministic_algorithms(False)
+def test_deterministic_runs_and_evaluations_do_not_measure(monkeypatch: Any) -> None:
+    # Setting the real flag imports the compiler's settings, which takes seconds.
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    engine: Any = make_engine("auto", policy(), device="cpu")
+    engine.pin(Version(0, 1))
+    ask = base.Ask("sample", ("log_prob", "value"))
+    act = engine.act(OBS, None, ask, SEEDS).act
     expected = policy().act(OBS, None, ask, SEEDS)
     assert act.extras["log_prob"].tobytes() == expected.extras["log_prob"].tobytes()
     assert engine.trials == [] and "only one" in engine.choice
