@@ -72,11 +72,13 @@ def token_logprob(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As the reference."""
     _check(ids, mask, logits.shape[1])
-    found = torch.empty(3, len(logits), dtype=torch.float32)
+    log_prob, entropy, log_sum = (torch.empty(len(logits), dtype=torch.float32) for _ in range(3))
     if len(logits):
-        _forward(float32(logits), ids.contiguous().numpy(), float32(temperature), flags(mask), *found.numpy())
-    log_prob, entropy, log_sum = found.unbind()
-    return log_prob.clone(), entropy.clone(), log_sum.clone()
+        _forward(
+            float32(logits), ids.contiguous().numpy(), float32(temperature), flags(mask), log_prob.numpy(),
+            entropy.numpy(), log_sum.numpy(),
+        )  # fmt: skip
+    return log_prob, entropy, log_sum
 
 
 def token_logprob_backward(
@@ -92,10 +94,10 @@ def token_logprob_backward(
     """As the reference."""
     grad = torch.empty(logits.shape, dtype=torch.float32)
     if len(logits):
-        rows = (float32(x) for x in (log_sum, entropy, grad_log_prob, grad_entropy))
         _backward(
-            float32(logits), ids.contiguous().numpy(), float32(temperature), flags(mask), *rows, grad.numpy()
-        )
+            float32(logits), ids.contiguous().numpy(), float32(temperature), flags(mask), float32(log_sum),
+            float32(entropy), float32(grad_log_prob), float32(grad_entropy), grad.numpy(),
+        )  # fmt: skip
     return grad.to(logits.dtype)
 
 
