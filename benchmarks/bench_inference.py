@@ -167,22 +167,24 @@ def services(
         ):  # fmt: skip
             numpy_engine = engine(net, "numpy")
             for batch in batches:
-                bare = _bare(numpy_engine, rows(net, batch), batch)
+                forward = _forward(numpy_engine, rows(net, batch), batch)
                 for clients in clients_of:
-                    row = _compare(net, batch, clients, {"rollbus": ways, **others}, repeat, seconds)
-                    found.append(row | {"bare_us": 1e6 * bare})
+                    load_of = (net, batch, clients, seconds)
+                    found.append(_compare(load_of, {"rollbus": ways, **others}, forward, repeat))
                     _say(found[-1])
     return found
 
 
-def _bare(made: Any, obs: dict[str, np.ndarray], num: int) -> float:
-    return alternate({"": lambda: made._infer(obs, None, False, num)}, 5)[""]
+def _forward(made: Any, obs: dict[str, np.ndarray], num: int) -> Callable[[], Any]:
+    return lambda: made._infer(obs, None, False, num)
 
 
 def _compare(
-    net: str, batch: int, clients: int, services: dict[str, dict[str, Way]], repeat: int, seconds: float
-) -> dict[str, Any]:
+    load_of: tuple[str, int, int, float], services: dict[str, dict[str, Way]], forward: Callable[[], Any],
+    repeat: int,
+) -> dict[str, Any]:  # fmt: skip
     """One load on all services, in turns: every way to ask once, then the best ones of each."""
+    net, batch, clients, seconds = load_of
     best: dict[str, set[str]] = {}
     tried: dict[str, Any] = {}
     for service, ways in services.items():
@@ -193,12 +195,15 @@ def _compare(
             max(usable, key=lambda label: tried[label]["per_s"]),
         }
     results: dict[str, list[dict[str, float]]] = {}
+    bare: list[float] = []
     for _ in range(repeat):
+        bare.append(alternate({"": forward}, 1)[""])
         for service, labels in best.items():
             for label in labels:
                 one = load(*services[service][label], net, batch, clients, seconds)
                 results.setdefault(label, []).append(one)
     row: dict[str, Any] = {"part": "service", "net": net, "batch": batch, "clients": clients, "tried": tried}
+    row["bare_us"] = 1e6 * median(bare)
     for service, labels in best.items():
         row[service] = {
             "p50_us": min(median(r["p50_us"] for r in results[label]) for label in labels),
