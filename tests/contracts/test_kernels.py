@@ -204,7 +204,7 @@ def test_torch_accepts_the_op(op: str, flavour: str) -> None:
 def test_triton_in_its_interpreter() -> None:
     pytest.importorskip("triton")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long", __file__],
+        [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-m", "not long", __file__],
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
