@@ -6,7 +6,6 @@ once its outcome has come under the same fence. Symbols as in `rollbus_core.colu
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from rollbus_core.columns import HEADER_BYTES, Layout, chunk_columns
 from rollbus_core.feed import Feed
 from rollbus_core.version import Version
+from rollbus_core.weights.digests import BEST, digest
 from rollbus_policies.base import Act, PolicySpec
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.messages import Commit, Tick, Ticket
@@ -352,7 +352,7 @@ class ChunkWriter:
         versions = self._by_step["version"][self._counts()]
         return Commit(
             ticket=self.ticket.ticket, lengths=lengths, num_finals=self.num_finals,
-            digest=zlib.crc32(self._cell[HEADER_BYTES:]),
+            digest=digest(self._cell[HEADER_BYTES:]), digest_kind=BEST,
             oldest=list(Version.unpack(versions.min())), newest=list(Version.unpack(versions.max())),
             order=order, cell=np.frombuffer(self._cell, np.uint8) if with_cell else None,
         )  # fmt: skip

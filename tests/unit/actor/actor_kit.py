@@ -6,7 +6,6 @@ with s + 1; row r's episodes last ``lengths[r]`` steps and are terminated.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from rollbus_core.config.models import ActorConfig
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
+from rollbus_core.weights.digests import digest
 from rollbus_policies.base import Act as PolicyAct
 from rollbus_policies.base import Ask, PolicySpec
 from rollbus_wire.link import Link, Poller, drain, local_pair
@@ -237,7 +237,7 @@ class ScriptedStore:
         if self.reason:
             self.link.send(Committed(commit.ticket, -1, self.reason), re=envelope.id)
             return
-        assert zlib.crc32(memoryview(cell)[HEADER_BYTES:]) == commit.digest
+        assert digest(memoryview(cell)[HEADER_BYTES:], commit.digest_kind) == commit.digest
         self.commits.append(commit)
         self.chunks.append({name: view.copy() for name, view in layout.views(cell).items()})
         self.free[layout.key].append(slab)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from rollbus_core.paths import RunPaths
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
 from rollbus_core.weights.base import to_image
+from rollbus_core.weights.digests import digest
 from rollbus_core.weights.shm import WeightReader, WeightWriter
 from rollbus_envs import toy
 from rollbus_policies import mlp, recurrent
@@ -69,7 +69,7 @@ class ScriptedLearner:
         cell = self.slabs.open(chunk["slab"], chunk["slab_bytes"])
         start = chunk["offset"]
         body = memoryview(cell)[start + HEADER_BYTES : start + layout.cell_bytes]
-        assert zlib.crc32(body) == chunk["digest"]
+        assert digest(body, chunk["digest_kind"]) == chunk["digest"]
         return {"slice": chunk["slice"]} | {k: v.copy() for k, v in layout.views(cell, start).items()}
 
 

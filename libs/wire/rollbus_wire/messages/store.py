@@ -71,7 +71,7 @@ class Commit(Message):
     ticket: int
     lengths: Array
     num_finals: int
-    #: CRC-32 of the cell's bytes.
+    #: Of the cell's bytes after its header, made by ``digest_kind``.
     digest: int
     #: Oldest and newest version that decided in it, (lineage, number) each.
     oldest: List[int]
@@ -80,6 +80,8 @@ class Commit(Message):
     order: List[int] = field(default_factory=list)
     #: Without shared memory: the cell itself.
     cell: Optional[Array] = None
+    #: "crc32" or "xxh3".
+    digest_kind: str = "crc32"
 
 
 @dataclass

@@ -23,7 +23,8 @@ def _chunk_map(chunk: Chunk, pool: SlabPool) -> dict[str, Any]:
     return {
         "slab": chunk.cell.slab, "slab_bytes": slab.num_bytes, "offset": chunk.cell.offset,
         "generation": chunk.cell.generation, "sequence": chunk.sequence, "lengths": chunk.lengths,
-        "num_finals": chunk.num_finals, "digest": chunk.digest, "layout": slab.data,
+        "num_finals": chunk.num_finals, "digest": chunk.digest, "digest_kind": chunk.digest_kind,
+        "layout": slab.data,
         "oldest": list(chunk.oldest), "newest": list(chunk.newest), "order": chunk.order,
         "slice": chunk.slice,
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import msgpack
@@ -11,6 +10,7 @@ import numpy as np
 from rollbus_broker.store.pool import SlabPool
 from rollbus_broker.store.records import TicketInfo
 from rollbus_core.columns import Layout
+from rollbus_core.weights.digests import digest
 from rollbus_wire.messages import Commit
 
 _MAX_LAYOUTS = 4096
@@ -54,4 +54,4 @@ def check(message: Commit, ticket: TicketInfo, pool: SlabPool) -> str:
         content[:] = data[-len(content) :].data
     if pool.generation(ticket.cell) != ticket.cell.generation:
         return "corrupt"
-    return "" if zlib.crc32(content) == message.digest else "corrupt"
+    return "" if digest(content, message.digest_kind) == message.digest else "corrupt"

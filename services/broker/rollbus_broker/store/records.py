@@ -74,6 +74,7 @@ class Chunk:
     oldest: Version
     newest: Version
     order: list[int] = field(default_factory=list)
+    digest_kind: str = "crc32"
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -84,6 +85,7 @@ class Chunk:
             "q": self.sequence, "t": self.ticket, "c": list(self.cell), "s": self.slice,
             "l": self.lengths.tobytes(), "f": self.num_finals, "d": self.digest,
             "o": list(self.oldest), "n": list(self.newest), "r": self.order,
+            "k": self.digest_kind,
         }  # fmt: skip
 
     @classmethod
@@ -91,4 +93,5 @@ class Chunk:
         return cls(
             data["q"], data["t"], Cell(*data["c"]), data["s"], np.frombuffer(data["l"], np.int32),
             data["f"], data["d"], Version.of(data["o"]), Version.of(data["n"]), list(data["r"]),
+            data.get("k", "crc32"),
         )  # fmt: skip

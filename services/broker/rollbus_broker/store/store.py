@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from rollbus_core.feed import TableConfig
 from rollbus_core.requests import Replies
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
+from rollbus_core.weights.digests import digest
 from rollbus_wire.errors import ConfigError, RollbusError, SharedMemoryFull, SpecError, WireError
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
@@ -222,7 +222,7 @@ class Store:
         chunk = Chunk(
             table.sequence + 1, ticket.number, ticket.cell, ticket.slice,
             np.array(message.lengths, np.int32), message.num_finals, message.digest, oldest, newest,
-            list(message.order),
+            list(message.order), message.digest_kind,
         )  # fmt: skip
         if self.config.fsync:
             self.ledger.pool.sync(ticket.cell)
@@ -371,4 +371,4 @@ class Store:
         pool = self.ledger.pool
         if pool.generation(chunk.cell) != chunk.cell.generation:
             return False
-        return not self.config.fsync or zlib.crc32(pool.content(chunk.cell)) == chunk.digest
+        return not self.config.fsync or digest(pool.content(chunk.cell), chunk.digest_kind) == chunk.digest
