@@ -110,7 +110,10 @@ def _actor(context: _Context, spec: EnvSpec) -> Service:
     settings = recipe.actor
     return Actor(
         f"actor-{context.index}", settings,
-        engine=make_engine(settings.engine, policy, device=settings.device, threads=settings.threads),
+        engine=make_engine(
+            settings.engine, policy, device=settings.device, threads=settings.threads,
+            options=settings.engine_options, exact=recipe.run.deterministic,
+        ),
         policy_spec=policy.spec, feed=context.resolved.feed, seed=recipe.run.seed,
         noise_stream=ACTION_NOISE, mode="sample", deterministic=recipe.run.deterministic,
         registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
@@ -175,7 +178,12 @@ _BUILDERS: dict[str, Callable[[_Context], Service]] = {
 _MODULES = {
     "broker": ("rollbus_broker.broker",),
     "hub": ("rollbus_simulator.hub",),
-    "actor": ("torch", "rollbus_actor.actor", "rollbus_core.weights.shm"),
+    "actor": (
+        "torch",
+        "rollbus_actor.actor",
+        "rollbus_actor.engines.torch_local",
+        "rollbus_core.weights.shm",
+    ),
     "learner": ("torch", "rollbus_learner.learner", "rollbus_core.weights.shm"),
     "evaluator": ("torch", "rollbus_launch.evaluator", "rollbus_simulator.hub", "rollbus_actor.actor"),
 }
@@ -217,7 +225,10 @@ def evaluation(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluatio
     tensors, manifest = load_policy_tensors(checkpoint)
     spec = EnvSpec.from_data(manifest["spec"])
     policy = make_policy(recipe, spec, critic="value" in resolved.feed.extras)
-    engine = make_engine(recipe.actor.engine, policy, device=recipe.actor.device, threads=1)
+    engine = make_engine(
+        recipe.actor.engine, policy, device=recipe.actor.device, threads=1,
+        options=recipe.actor.engine_options, exact=True,
+    )  # fmt: skip
     engine.set_weights(Version.of(manifest["version"]), tensors)
     hub_end, actor_end = local_pair()
     listed = EpisodeList(settings.seed, settings.episodes)

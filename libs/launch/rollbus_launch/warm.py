@@ -10,7 +10,9 @@ MODULES = (
     "tensorboard.compat.proto.summary_pb2", "uvicorn", "uvloop", "prometheus_client",
     "rollbus_launch.commands.train", "rollbus_launch.build", "rollbus_launch.evaluator",
     "rollbus_broker.broker", "rollbus_simulator.hub", "rollbus_actor.actor",
-    "rollbus_actor.engines.torch_local", "rollbus_learner.learner", "rollbus_learner.losses",
+    "rollbus_actor.engines.torch_local", "rollbus_actor.engines.auto", "rollbus_actor.engines.numpy",
+    "rollbus_actor.engines.onnx", "rollbus_actor.engines._onnx_model", "onnx", "onnxruntime",
+    "rollbus_learner.learner", "rollbus_learner.losses",
     "rollbus_learner.algorithms.ppo", "rollbus_learner.algorithms.sac", "rollbus_policies.mlp",
     "rollbus_envs.gymnasium", "rollbus_envs.toy",
 )  # fmt: skip

@@ -193,6 +193,7 @@ class Actor(Service):
             **self.holdings.counts,
             "slices": [s.slice for s in self.holdings.sessions.values() if s.held],
             "version": self.engine.version.number if self.engine.version is not None else -1,
+            "engine": getattr(self.engine, "choice", self.config.engine),
         }
         if self._versions is not None:
             numbers |= self._versions.numbers()

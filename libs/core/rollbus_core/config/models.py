@@ -74,7 +74,7 @@ class ActorConfig(Section):
 
     count: int = option(1, "Actor processes.", ge=1)
     engine: str = option(
-        "torch_local",
+        "auto",
         "Inference engine: a file of rollbus_actor.engines; auto measures which one is fastest here.",
     )
     engine_options: dict[str, Any] = option({}, "Settings of the engine's own, see docs/inference.md.")

@@ -10,6 +10,7 @@ import numpy as np
 
 from rollbus_actor.engines.base import Forward, check_tensors
 from rollbus_core.version import Version
+from rollbus_core.weights.copying import copy_tensors
 from rollbus_policies.base import Act, Ask
 from rollbus_wire.errors import SpecError
 
@@ -49,8 +50,13 @@ class WeightHolder:
                 version,
             )
             with self._torch.no_grad():
-                for name, value in own.items():
-                    self._copy(value, np.asarray(tensors[name]))
+                if self.device.type == "cpu" and all(v.dtype != self._torch.bfloat16 for v in own.values()):
+                    copy_tensors({name: value.numpy() for name, value in own.items()}, tensors)
+                else:
+                    for name, value in own.items():
+                        array = np.asarray(tensors[name])
+                        array = array if array.flags.writeable else array.copy()
+                        value.copy_(self._torch.from_numpy(array))
             self.pin(version)
 
     def pin(self, version: Version) -> None:
@@ -58,12 +64,6 @@ class WeightHolder:
         with self._lock:
             self._swapped(Version.of(version))
             self.version = Version.of(version)
-
-    def _copy(self, place: Any, array: np.ndarray) -> None:
-        if place.device.type == "cpu" and place.dtype != self._torch.bfloat16:
-            np.copyto(place.numpy(), array)
-        else:
-            place.copy_(self._torch.from_numpy(array if array.flags.writeable else array.copy()))
 
     def _decide(
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray

@@ -50,6 +50,8 @@ class InferenceEngine(Protocol):
     def set_weights(self, version: Version, tensors: Mapping[str, np.ndarray]) -> None:
         """Copy ``tensors`` into the policy in place; from here on it is ``version``.
 
+        ``tensors`` are views, valid during the call only.
+
         Raises `SpecError` naming what differs if names or shapes are not the policy's own; the old
         weights stay whole.
         """
