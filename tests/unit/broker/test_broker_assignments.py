@@ -111,6 +111,47 @@ def test_a_draining_actor_is_relieved():
     assert order.actor == "x" and isinstance(order.message, Release)
 
 
+def pairs(num: int, slices: int = 1):
+    """Slices of hubs that each share their process with an actor."""
+    return {f"h{h}/{i}": Offer(f"h{h}", "e", f"a{h}") for h in range(num) for i in range(slices)}
+
+
+def obey(assignments, orders, now):
+    for order in orders:
+        if isinstance(order.message, Release):
+            assignments.released(order.actor, order.message.slice, order.message.assignment, now)
+    confirm(assignments, [])
+
+
+def test_slices_go_to_the_actor_in_their_own_process():
+    a = Assignments(1, 0.5)
+    a.plan(pairs(3, 2), ["a2", "a0", "a1"], 0.0)
+    assert a.holders() == {f"h{h}/{i}": f"a{h}" for h in range(3) for i in range(2)}
+
+
+def test_a_latecomer_gets_those_of_its_process():
+    a = Assignments(1, 0.5)
+    confirm(a, a.plan(pairs(2, 2), ["a1"], 0.0))
+    for now in (1.0, 2.0, 3.0):
+        obey(a, a.plan(pairs(2, 2), ["a0", "a1"], now), now)
+    assert a.holders() == {"h0/0": "a0", "h0/1": "a0", "h1/0": "a1", "h1/1": "a1"} and a.moves == 2
+
+
+def test_what_is_held_crosswise_is_exchanged_once():
+    a = Assignments(1, 0.5)
+    a.listed("a1", ["h0/0"])
+    a.listed("a0", ["h1/0"])
+    for now in (1.0, 2.0, 3.0, 4.0):
+        obey(a, a.plan(pairs(2), ["a0", "a1"], now), now)
+    assert a.holders() == {"h0/0": "a0", "h1/0": "a1"} and a.moves == 2
+
+
+def test_an_even_spread_goes_before_nearness():
+    a = Assignments(1, 0.5)
+    a.plan(pairs(1, 4), ["a0", "a7"], 0.0)
+    assert count(a) == {"a0": 2, "a7": 2}
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["join", "lose", "hub"]), st.integers(0, 5)), max_size=25))
 def test_any_history_ends_even_with_one_holder_each(history):
@@ -126,7 +167,7 @@ def test_any_history_ends_even_with_one_holder_each(history):
             held.pop(f"a{n}", None)
             a.lost(f"a{n}")
         elif kind == "hub":
-            offers |= {f"h{n}-{i}": Offer(f"h{n}", "e") for i in range(3)}
+            offers |= {f"h{n}-{i}": Offer(f"h{n}", "e", f"a{n}") for i in range(3)}
         for _ in range(12):
             now += 1.0
             for order in a.plan(offers, sorted(actors), now):

@@ -1,7 +1,8 @@
 """Which actor holds which slice. Pure: facts and time go in, orders come out.
 
 Every slice of a ready hub has one holder among the ready actors; their counts differ by at most
-one, and no slice moves without need. Symbols: a holder is the producer id of an actor.
+one, and no slice moves without need. Where that leaves a choice, the actor that shares the hub's process
+holds it, because no socket is between them. Symbols: a holder is the producer id of an actor.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ class Offer(NamedTuple):
 
     hub: str
     endpoint: str
+    #: The actor in the hub's own process; "" if there is none.
+    near: str = ""
 
 
 class Order(NamedTuple):
@@ -142,27 +145,76 @@ class Assignments:
                 coming += bool(entry.offer.hub)
             elif entry.holder in load:
                 load[entry.holder].append(name)
-        orders = []
-        for name, entry in sorted(self._slices.items()):
-            if entry.phase == "free" and entry.offer.hub and now >= entry.rest_until:
-                actor = min(actors, key=lambda a: len(load[a]))
-                load[actor].append(name)
-                orders.append(self._assign(name, entry, actor, now))
+        orders = self._give(load, coming, now)
         counts = {actor: len(names) for actor, names in load.items()}
         for _ in range(coming):
             least = min(actors, key=lambda a: counts[a])
             counts[least] += 1
         while max(counts.values()) - min(counts.values()) > 1:
             most = max(actors, key=lambda a: counts[a])
+            least = min(actors, key=lambda a: counts[a])
             held = [n for n in load[most] if self._slices[n].phase == "held"]
             if not held:
                 break
-            load[most].remove(held[-1])
+            chosen = max(held, key=lambda n: (self._gain(n, least), n))
+            load[most].remove(chosen)
             counts[most] -= 1
-            counts[min(actors, key=lambda a: counts[a])] += 1
-            self.moves += 1
-            orders.append(self._release(held[-1], self._slices[held[-1]], now))
+            counts[least] += 1
+            orders.append(self._move(chosen, now))
+        return orders or self._exchange(load, now)
+
+    def _give(self, load: dict[str, list[str]], coming: int, now: float) -> list[Order]:
+        """Give away what is free: near while that leaves an even spread, the rest to who has least."""
+        free = [
+            (name, entry)
+            for name, entry in sorted(self._slices.items())
+            if entry.phase == "free" and entry.offer.hub and now >= entry.rest_until
+        ]
+        share, more = divmod(sum(map(len, load.values())) + coming + len(free), len(load))
+
+        def has_room(actor: str) -> bool:
+            """``more`` actors may have one above their share."""
+            above = sum(len(names) > share for names in load.values())
+            return len(load[actor]) < share + (above < more)
+
+        orders = []
+        for least in (False, True):
+            for name, entry in free:
+                near = entry.offer.near
+                if least:
+                    actor = min(load, key=lambda a: (len(load[a]), a != near))
+                elif near in load and has_room(near):
+                    actor = near
+                else:
+                    continue
+                load[actor].append(name)
+                orders.append(self._assign(name, entry, actor, now))
+            free = [(name, entry) for name, entry in free if entry.phase == "free"]
         return orders
+
+    def _exchange(self, load: Mapping[str, list[str]], now: float) -> list[Order]:
+        """Two actors of which one holds a slice of the other's process, and gets nothing worse for it."""
+        for name, entry in sorted(self._slices.items()):
+            near = entry.offer.near
+            if entry.phase != "held" or near == entry.holder or near not in load:
+                continue
+            others = [
+                n for n in load[near]
+                if self._slices[n].phase == "held" and self._gain(n, entry.holder) >= 0
+            ]  # fmt: skip
+            if others:
+                best = max(others, key=lambda n: (self._gain(n, entry.holder), n))
+                return [self._move(name, now), self._move(best, now)]
+        return []
+
+    def _gain(self, name: str, actor: str) -> int:
+        """What is won by giving the slice to ``actor``: 1 if it gets near, -1 if it was."""
+        entry = self._slices[name]
+        return int(entry.offer.near == actor) - int(entry.offer.near == entry.holder)
+
+    def _move(self, name: str, now: float) -> Order:
+        self.moves += 1
+        return self._release(name, self._slices[name], now)
 
     def _repeat(self, now: float) -> list[Order]:
         orders = []

@@ -235,11 +235,14 @@ class Registry:
 
     def _plan(self, now: float) -> bool:
         offers: dict[str, Offer] = {}
+        actors = self.membership.living("actor")
+        of_process = {(a.host, a.pid): a.producer for a in actors}
         for hub in self.membership.living("hub"):
             if hub.state == "ready":
+                near = of_process.get((hub.host, hub.pid), "")
                 for item in hub.slices:
-                    offers.setdefault(str(item["slice"]), Offer(hub.producer, str(item["endpoint"])))
-        actors = self.membership.living("actor")
+                    offer = Offer(hub.producer, str(item["endpoint"]), near)
+                    offers.setdefault(str(item["slice"]), offer)
         orders = self.assignments.plan(
             offers,
             [a.producer for a in actors if a.state == "ready"],
