@@ -46,7 +46,7 @@ from rollbus_wire.messages import (
 )
 
 #: Bytes of a chunk -> (chunks of a batch, chunks of one repetition).
-SIZES = {4096: (64, 6000), 450_000: (16, 1200), 9_600_000: (4, 120)}
+SIZES = {4096: (128, 12_800), 450_000: (16, 3200), 9_600_000: (1, 400)}
 TARGETS = {4096: 5.0, 450_000: 5.0, 9_600_000: 2.0}
 REPETITIONS = 5
 TABLE, ROWS = "bench", 1
@@ -138,7 +138,7 @@ class Consumer:
         self._poller = Poller()
         self._poller.add(self._link)
         self.sum = 0
-        settings = TableConfig(batch_steps=per_batch, max_lag=3, max_bytes=2 << 30).model_dump()
+        settings = TableConfig(batch_steps=per_batch, max_lag=1, max_bytes=2 << 30).model_dump()
         self._wait(OpenTable(TABLE, settings, [1, 0]))
 
     def take(self, num_batches: int) -> float:
@@ -196,7 +196,7 @@ def ours(num_bytes: int) -> float:
         endpoint = f"ipc://{folder}/s"
         store = start(serve_store, endpoint, folder)
         consumer = Consumer(endpoint, Path(folder), per_batch)
-        producer = start(produce, endpoint, folder, num_bytes, num, 4 * per_batch)
+        producer = start(produce, endpoint, folder, num_bytes, num, 2 * per_batch)
         batches = num // per_batch
         took = consumer.take(batches)
         for process in (producer, store):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from rollbus_wire.errors import PeerLost, SharedMemoryFull
 
+#: All pages are entered at once; one by one, at their first use, they cost more. Linux only.
+_FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 #: Prefix of the slabs that hubs own.
 OBSERVATIONS = "observations"
 
@@ -33,7 +35,7 @@ class SlabFolder:
         descriptor = os.open(self.path(slab), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, num_bytes)
-            self._maps[slab] = mmap.mmap(descriptor, num_bytes)
+            self._maps[slab] = mmap.mmap(descriptor, num_bytes, _FLAGS)
         except OSError as error:
             self.path(slab).unlink(missing_ok=True)
             if error.errno not in (errno.ENOSPC, errno.ENOMEM):
@@ -59,7 +61,7 @@ class SlabFolder:
             size = os.fstat(descriptor).st_size
             if size < num_bytes:
                 raise PeerLost(f"slab {slab} has {size} bytes, {num_bytes} are named")
-            self._maps[slab] = mmap.mmap(descriptor, num_bytes)
+            self._maps[slab] = mmap.mmap(descriptor, num_bytes, _FLAGS)
         finally:
             os.close(descriptor)
         return self._maps[slab]
