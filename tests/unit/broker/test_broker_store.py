@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from broker_kit import QUEUE, REPLAY, Turns, layout, open_table, read_rewards, ticket_request, write_chunk
 
+from rollbus_broker.store.pool import SlabPool
 from rollbus_broker.store.store import Store
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.slabs import SlabFolder
@@ -283,3 +284,18 @@ def test_a_replay_table_is_the_same_after_a_restart(rig):
     rig.restart()
     after = rig.store.ledger.tables["main"].draw(256, 9)
     assert all(np.array_equal(a, b) for a, b in zip(before, after))
+
+
+def test_a_cell_that_nobody_reads_any_more_is_the_next_one_used(tmp_path):
+    for unread, expected in ((True, [4, 0]), (False, [5, 6])):
+        folder = tmp_path / str(unread)
+        folder.mkdir()
+        shape = layout()
+        pool = SlabPool(SlabFolder(folder), 8 * shape.cell_bytes, 1)
+        if unread:
+            pool.unread.add("main")
+        cells = [pool.allocate("main", shape, shape.key, 1 << 20) for _ in range(5)]
+        pool.free(cells[0])
+        pool.free(cells[4])
+        again = [pool.allocate("main", shape, shape.key, 1 << 20).offset for _ in range(2)]
+        assert again == [index * shape.cell_bytes for index in expected]

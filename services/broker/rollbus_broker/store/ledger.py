@@ -121,6 +121,10 @@ class Ledger:
         if table is None:
             table = self.tables[name] = SAMPLERS[config.sampler](name, config)
         table.config = config
+        if table.freed_unread:
+            self.pool.unread.add(name)
+        else:
+            self.pool.unread.discard(name)
         freed, void = table.open(version, applied)
         for ticket in void:
             self._rest(name, ticket, "lineage", now)

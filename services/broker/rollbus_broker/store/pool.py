@@ -76,7 +76,9 @@ class SlabPool:
         self._on_new, self._on_removed = on_new, on_removed
         self._next = boot << 20
         self.slabs: dict[int, Slab] = {}
-        #: (table, layout key) -> free (slab, offset), the longest free first.
+        #: Tables whose cells nobody reads any more when they are freed.
+        self.unread: set[str] = set()
+        #: (table, layout key) -> free (slab, offset), the next one first.
         self._free: dict[tuple[str, str], deque[tuple[int, int]]] = {}
         self._bytes: dict[str, int] = {}
 
@@ -97,11 +99,16 @@ class SlabPool:
         return Cell(number, offset, generation)
 
     def free(self, cell: Cell) -> None:
-        """Give a cell back; it is used again after all that were free before it."""
+        """Give a cell back. Of a table in `unread` it is the next one to be used: it is still in the caches.
+
+        Elsewhere it comes after all that were free before it: a reader may be copying it.
+        """
         slab = self.slabs.get(cell.slab)
-        if slab is not None:
-            slab.taken -= 1
-            self._free[slab.table, slab.key].append((cell.slab, cell.offset))
+        if slab is None:
+            return
+        slab.taken -= 1
+        free = self._free[slab.table, slab.key]
+        (free.appendleft if slab.table in self.unread else free.append)((cell.slab, cell.offset))
 
     def buffer(self, number: int) -> Any:
         """The map of a slab."""

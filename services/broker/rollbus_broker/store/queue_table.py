@@ -46,6 +46,8 @@ class _Batch:
 class QueueTable(Table):
     """``waiting`` below are the rows of the requests that wait for a ticket."""
 
+    freed_unread = True
+
     def __init__(self, name: str, config: TableConfig) -> None:
         super().__init__(name, config)
         #: Not yet delivered.

@@ -18,6 +18,9 @@ from rollbus_core.version import Version
 class Table:
     """Base of `QueueTable` and `ReplayTable`. ``steps`` are decisions."""
 
+    #: Whether a chunk is freed only when its reader is done with it.
+    freed_unread = False
+
     def __init__(self, name: str, config: TableConfig) -> None:
         self.name, self.config = name, config
         self.version = Version()
