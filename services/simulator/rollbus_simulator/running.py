@@ -5,14 +5,18 @@ Symbols: N rows, R selected rows, M of them just ended, C environment steps per 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rollbus_simulator.episodes import Ended
 from rollbus_simulator.frames import Rows
 from rollbus_wire.messages import Arrays
 from rollbus_wire.spec import EnvSpec
+
+_A = np.ndarray
+#: Fields of a `Tick` in its order: ``final`` to ``final_success_at_end``, and these behind ``num_steps`` to
+#: ``interrupted``.
+Finals = tuple[_A, Arrays, _A, _A, _A, _A]
+Told = tuple[_A, _A, _A, _A, _A, _A, Arrays, _A, _A, _A, _A]
 
 
 class Running:
@@ -151,7 +155,7 @@ class Decided:
         self.interrupted[place] = True
         self.terminated[place] = self.truncated[place] = False
 
-    def fields(self, rows: Rows) -> tuple[Any, ...]:
+    def fields(self, rows: Rows) -> Told:
         """The outcomes of ``rows`` in the order of `Tick`, ``num_steps`` to ``final_success_at_end``.
 
         None of the arrays is changed afterwards.
@@ -174,7 +178,7 @@ class Decided:
         places = inside if isinstance(rows, slice) else rows[inside]
         return (*fields, *self._finals(places, inside.astype(np.int32)))
 
-    def _finals(self, places: np.ndarray, inside: np.ndarray) -> tuple[Any, ...]:
+    def _finals(self, places: np.ndarray, inside: np.ndarray) -> Finals:
         return (
             inside,
             {key: array[places] for key, array in self.final_obs.items()},

@@ -82,8 +82,7 @@ class Slice:
 
     def lost(self, session: Session) -> None:
         """``session`` is gone: its rows end interrupted and wait for another peer."""
-        places = self.seats.of(session)
-        if not places:
+        if not (places := self.seats.of(session)):
             return
         gone = np.asarray(places, np.int32)
         self._interrupt(gone)
@@ -109,8 +108,7 @@ class Slice:
         if not self.available:
             raise UnknownSlice(f"slice {self.name} has no peers for all of its rows yet")
         fence = self.tenure.fence
-        former = self.tenure.take(holder, assignment)
-        if former is not None:
+        if (former := self.tenure.take(holder, assignment)) is not None:
             former.send(Detached(slice=self.name, fence=fence, reason="another actor attached"))
         self._counters.straddled += int((self._pending & ~self._fresh).sum())
         self._fresh[:] = self._any_fresh = True
@@ -148,10 +146,9 @@ class Slice:
             return False
         ready = state == READY
         num_ready = np.count_nonzero(ready)
-        if num_ready == self.num_rows:
-            rows: Rows = ALL
-            places = self._places
-        else:
+        rows: Rows = ALL
+        places = self._places
+        if num_ready != self.num_rows:
             if not num_ready or (state == TICKED).any():
                 return False
             late = (state == RESETTING) | (state == STEPPING)
@@ -211,9 +208,8 @@ class Slice:
         rows: Rows = ALL if whole else places
         if act.carry is not None:
             self._keep_carry(act.carry, rows, len(places))
-        queue = action if act.chunked else action[:, None]
-        if self.settings.action_repeat > 1:
-            queue = np.repeat(queue, self.settings.action_repeat, axis=1)
+        queue, repeat = action if act.chunked else action[:, None], self.settings.action_repeat
+        queue = np.repeat(queue, repeat, axis=1) if repeat > 1 else queue
         num_actions = queue.shape[1]
         self._whole_tick, self._single = False, whole and num_actions == 1
         self._frames.push(rows)
@@ -239,16 +235,12 @@ class Slice:
             self._acts.action(act, places)
             if act.carry is not None:
                 self._acts.carry(act.carry, len(places), None)
-            self.act(
-                Act(
-                    act.slice, act.fence, act.tick, places[waiting], act.action[waiting],
-                    None if act.carry is None else act.carry[waiting], act.chunked,
-                )
-            )  # fmt: skip
+            carry = None if act.carry is None else act.carry[waiting]
+            rest = (places[waiting], act.action[waiting], carry, act.chunked)
+            self.act(Act(act.slice, act.fence, act.tick, *rest))
 
     def _keep_carry(self, carry: np.ndarray, rows: Rows, num: int) -> None:
-        known = None if self.carry is None else self.carry.shape[1]
-        size = self._acts.carry(carry, num, known)
+        size = self._acts.carry(carry, num, None if self.carry is None else self.carry.shape[1])
         if self.carry is None:
             self.carry = np.zeros((self.num_rows, size), np.uint8)
         self.carry[rows] = carry
@@ -348,21 +340,17 @@ class Slice:
         if self._limit:
             truncated = truncated | (running.step[rows] >= self._limit)
         done = terminated | truncated
-        plain = self._single and isinstance(rows, slice)
-        if plain and obs is not None and not np.count_nonzero(done):
+        num_done = np.count_nonzero(done)
+        if self._single and obs is not None and isinstance(rows, slice) and num_done < len(places):
             decided.plain = reward
             self._frames.take(rows, obs)
             self._make_ready(rows)
-            return
-        more = decided.step(rows, places, reward) & ~done
-        rest = ~(done | more)
-        if rest.any() and obs is not None:
-            chosen: Rows = ALL if isinstance(rows, slice) and rest.all() else places[rest]
-            self._frames.take(chosen, {key: array[rest] for key, array in obs.items()})
-            self._make_ready(chosen)
-        if more.any():
-            self._step_queued(places[more])
-        if done.any():
+            if not num_done:
+                return
+            decided.settle()
+        else:
+            self._go_on(rows, places, decided.step(rows, places, reward) & ~done, done, obs)
+        if num_done:
             ended = places[done]
             decided.terminated[ended] = terminated[done]
             decided.truncated[ended] = (truncated & ~terminated)[done]
@@ -370,6 +358,18 @@ class Slice:
                 self.seats.ask(self, "observe", ended)
             else:
                 self._end(ended, {key: array[done] for key, array in obs.items()})
+
+    def _go_on(
+        self, rows: Rows, places: np.ndarray, more: np.ndarray, done: np.ndarray, obs: Arrays | None
+    ) -> None:
+        """Rows with ``more`` actions take the next one; others that are not ``done`` are ready."""
+        rest = ~(done | more)
+        if rest.any() and obs is not None:
+            chosen: Rows = ALL if isinstance(rows, slice) and rest.all() else places[rest]
+            self._frames.take(chosen, {key: array[rest] for key, array in obs.items()})
+            self._make_ready(chosen)
+        if more.any():
+            self._step_queued(places[more])
 
     def _end(self, places: np.ndarray, final_obs: Arrays) -> None:
         """Episodes are over and the next ones begin."""
