@@ -38,6 +38,8 @@ Schedule = Literal["constant", "linear"]
 #: Bounds of the KL-adaptive learning rate, and the step by which it moves (rsl_rl).
 ADAPTIVE_RATE = (1e-5, 1e-2)
 ADAPTIVE_STEP = 1.5
+#: What the loss tells besides its terms.
+_STATISTICS = ("entropy", "approx_kl", "clip_fraction", "value")
 #: Samples on which the log-probs of actor and learner are compared at most.
 GAP_SAMPLES = 512
 
@@ -213,32 +215,26 @@ class PPO(Algorithm):
 
     def loss(self, roles: Roles, batch: Batch) -> Loss:
         """Clipped surrogate + value loss - entropy bonus on one minibatch."""
-        from rollbus_learner import losses, masked
+        from rollbus_accel.kernels.ppo_loss import ppo_loss
 
         config, (low, high) = self.config, self.clips
         new = roles["policy"](batch, ("log_prob", "entropy", "value"))
         old_log_prob = batch["log_prob"]
-        valid = masked.valid_mask(batch)
-
-        rho = losses.ratio(new["log_prob"], old_log_prob)
-        policy_loss = losses.ppo_clip(rho, batch["advantage"], low, high, config.dual_clip)
-        value_loss = losses.value_loss(
-            new["value"], batch["target"], batch["old_value"], config.value_clip, config.huber_delta
+        valid = batch.get("valid")
+        found = ppo_loss(
+            new["log_prob"], new["value"],
+            new["entropy"] if self.entropy_coef else new["entropy"].detach(),
+            old_log_prob, batch["advantage"], batch["target"], batch["old_value"],
+            torch.ones_like(old_log_prob, dtype=torch.bool) if valid is None else valid,
+            clip_low=low, clip_high=high, dual_clip=config.dual_clip, value_clip=config.value_clip,
+            huber_delta=config.huber_delta, value_coef=config.value_coef, entropy_coef=self.entropy_coef,
+        )  # fmt: skip
+        count = old_log_prob.numel() if valid is None else found.num_valid
+        trained = ("policy_loss", "value_loss", "entropy_loss")[: 3 if self.entropy_coef else 2]
+        return Loss(
+            terms={name: (getattr(found, name), count) for name in trained},
+            metrics={name: (getattr(found, name), count) for name in _STATISTICS},
         )
-        terms = {
-            "policy_loss": masked.total(policy_loss, valid),
-            "value_loss": masked.total(config.value_coef * value_loss, valid),
-        }
-        if self.entropy_coef:
-            terms["entropy_loss"] = masked.total(-self.entropy_coef * new["entropy"], valid)
-        with torch.no_grad():
-            metrics = {
-                "entropy": masked.total(new["entropy"], valid),
-                "approx_kl": masked.total(losses.kl_k3(old_log_prob, new["log_prob"]), valid),
-                "clip_fraction": masked.total(losses.outside_clip(rho, low, high), valid),
-                "value": masked.total(new["value"], valid),
-            }
-        return Loss(terms, metrics)
 
     def after_step(self, roles: Roles, step: str, metrics: Mapping[str, float]) -> bool:
         """KL stop."""
