@@ -94,7 +94,7 @@ def _hub(context: _Context) -> Service:
         data_links=data,
         peer_link=peer_link(env.placement, env.listen or paths.hub_peers(index), paths.run_id),
         registry=context.link(paths.registry), run_id=paths.run_id,
-        log=get_logger(paths, f"hub-{index}"),
+        log=get_logger(paths, f"hub-{index}"), memory=paths.runtime,
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def _actor(context: _Context, spec: EnvSpec) -> Service:
         registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
         slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
         weights=WeightReader(paths.weights(POLICY)),
-        connect=lambda endpoint: _connect(context, endpoint),
+        connect=lambda endpoint: _connect(context, endpoint), memory=paths.runtime,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_launch import nursery
+from rollbus_launch.auto_layout import Costs, measured
 from rollbus_launch.children import start_command
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher
@@ -47,6 +48,8 @@ class Session:
         self.member.stage("watch")
         self.members: list[dict[str, Any]] = []
         self.evaluation: dict[str, Any] | None = None
+        #: What steps cost, as it was reported while the learner ran.
+        self.costs: list[Costs] = []
         #: Failures that have been shown, by member.
         self._shown: dict[str, str] = {}
         self.stopped_by = ""
@@ -88,6 +91,8 @@ class Session:
         if isinstance(message, Members):
             self.members = message.members
             self._note_failures()
+            if self.launcher.running("learner") and (costs := measured(message.members)):
+                self.costs.append(costs)
             self.display.update(message.members, self.evaluation)
         elif isinstance(message, CheckpointSaved):
             if message.final:

@@ -1,4 +1,4 @@
-"""Advantages and value targets. Pure numpy, vectorised over rows, one short loop over time.
+"""Advantages and value targets of a batch; the loops over time are kernels.
 
 Symbols: T decisions, N rows, C environment steps per decision; ``done = terminated or truncated``.
 
@@ -14,11 +14,12 @@ Two masks, because they do different things: what follows a decision is worth no
 from __future__ import annotations
 
 import numpy as np
+import torch
+
+from rollbus_accel.kernels import gae as kernels_gae
+from rollbus_accel.kernels import vtrace as kernels_vtrace
 
 Array = np.ndarray
-
-#: Larger ratios are clipped anyway, and would overflow.
-_MAX_LOG_RATIO = 20.0
 
 
 def decision_reward(reward: Array, num_steps: Array, gamma: float) -> Array:
@@ -62,10 +63,13 @@ def gae(
     once per decision. ``target`` is advantage + value. Both are 0 where not ``valid``.
     """
     following = next_values(value, final_value, terminated, truncated)
-    delta = np.where(valid, reward + discount * following - value[:-1], 0.0).astype(np.float32)
-    keep = _reaches_next(terminated, truncated, valid)
-    advantage = _accumulate(delta, np.where(keep, discount * lam, 0.0).astype(np.float32))
-    return advantage, np.where(valid, advantage + value[:-1], 0.0).astype(np.float32)
+    done = terminated | truncated
+    return _arrays(
+        kernels_gae.gae(
+            _tensor(reward), _tensor(discount), _tensor(value[:-1]), _tensor(following),
+            _tensor(terminated), _tensor(done), _tensor(valid), lam,
+        )
+    )  # fmt: skip
 
 
 def vtrace(
@@ -88,30 +92,18 @@ def vtrace(
     bootstraps from vs of the next decision, and from its value where there is none.
     """
     following = next_values(value, final_value, terminated, truncated)
-    ratio = np.exp(np.minimum(np.where(valid, log_ratio, 0.0), _MAX_LOG_RATIO))
-    rho, trace = np.minimum(ratio, rho_clip), lam * np.minimum(ratio, c_clip)
-    delta = np.where(valid, rho * (reward + discount * following - value[:-1]), 0.0)
-    keep = _reaches_next(terminated, truncated, valid)
-    decay = np.where(keep, discount * trace, 0.0)
-    excess = _accumulate(delta.astype(np.float32), decay.astype(np.float32))
-    target = np.where(valid, excess + value[:-1], 0.0).astype(np.float32)
-    after = np.where(keep, np.concatenate([target[1:], target[:1]]), following)
-    advantage = np.where(valid, rho * (reward + discount * after - value[:-1]), 0.0)
-    return advantage.astype(np.float32), target
+    done = terminated | truncated
+    return _arrays(
+        kernels_vtrace.vtrace(
+            _tensor(log_ratio), _tensor(reward), _tensor(discount), _tensor(value[:-1]), _tensor(following),
+            _tensor(terminated), _tensor(done), _tensor(valid), lam, rho_clip, c_clip,
+        )
+    )  # fmt: skip
 
 
-def _reaches_next(terminated: Array, truncated: Array, valid: Array) -> Array:
-    """bool [T, N]: the next decision is in the same episode, in this batch, and counts."""
-    keep = np.zeros_like(valid)
-    keep[:-1] = valid[:-1] & valid[1:] & ~(terminated | truncated)[:-1]
-    return keep
+def _tensor(column: Array) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(column))
 
 
-def _accumulate(delta: Array, decay: Array) -> Array:
-    """``y_t = delta_t + decay_t y_{t+1}`` backwards over axis 0, in place of ``delta``."""
-    product = np.empty_like(delta[0])
-    rows, factors = list(delta), list(decay)
-    for step in range(len(rows) - 2, -1, -1):
-        np.multiply(factors[step], rows[step + 1], out=product)
-        rows[step] += product
-    return delta
+def _arrays(found: tuple[torch.Tensor, torch.Tensor]) -> tuple[Array, Array]:
+    return found[0].numpy(), found[1].numpy()

@@ -62,7 +62,7 @@ class StepOptimiser:
         """
         with torch.no_grad():
             parameters, means, squares, counts = self._reached()
-            gradients = [p.grad for p in parameters]
+            gradients = [p.grad for p in parameters if p.grad is not None]
             norm = total_norm(gradients)
             clip = self.step.clip
             # What gradients are divided by.
@@ -81,11 +81,11 @@ class StepOptimiser:
         self._count += 1
         reached = [p.grad is not None for p in self.parameters]
         if all(reached) and not any(self._missed):
-            return self.parameters, self._means, self._squares, [self._count] * len(reached)
+            return list(self.parameters), self._means, self._squares, [self._count] * len(reached)
         self._missed = [missed + (not got) for missed, got in zip(self._missed, reached)]
         counts = [self._count - missed for missed in self._missed]
         parts = (self.parameters, self._means, self._squares, counts)
-        parameters, means, squares, counts = (list(compress(part, reached)) for part in parts)
+        parameters, means, squares, counts = ([*compress(part, reached)] for part in parts)
         return parameters, means, squares, counts
 
     def state(self) -> dict[str, Any]:

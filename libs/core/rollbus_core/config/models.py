@@ -156,6 +156,11 @@ class CheckpointConfig(Section):
 class DeployConfig(Section):
     """How processes are laid out."""
 
+    layout: Literal["auto", "stated"] = option(
+        "auto",
+        "auto: `rollbus train` chooses deploy.processes, env.hubs, actor.count and env.num_slices for this "
+        "machine, if none of them is set; stated: their defaults hold.",
+    )
     processes: list[str] = option(
         ["broker", "hub", "actor", "learner"],
         "One process per entry; 'hub+actor' puts both into one. An evaluator that is not named gets a "

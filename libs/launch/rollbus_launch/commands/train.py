@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from rollbus_core.config.load import Resolved, load, load_resolved
 from rollbus_core.paths import RunPaths, remove_dead
+from rollbus_launch import auto_layout
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, write_summary
@@ -53,6 +55,8 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
     """One run; its summary and its paths."""
     started = time.monotonic()
     resolved = load(recipe, overrides)
+    choice = auto_layout.choose(resolved, num_cores())
+    chosen = load(recipe, [*overrides, *choice.overrides]) if choice.overrides else resolved
     name = resolved.recipe.run.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     paths = RunPaths(run_dir or Path("runs") / name)
     _refuse_another_policy(resolved, paths)
@@ -61,7 +65,8 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
     paths.create()
     try:
-        session = _run_session(resolved, paths, recipe.stem)
+        session = _run_session(chosen, paths, recipe.stem, choice.reason)
+        auto_layout.remember(resolved, session.costs)
     finally:
         remove_dead()
     summary = write_summary(
@@ -91,18 +96,25 @@ def _refuse_another_policy(resolved: Resolved, paths: RunPaths) -> None:
                 )
 
 
-def _run_session(resolved: Any, paths: RunPaths, title: str) -> Session:
+def _run_session(resolved: Any, paths: RunPaths, title: str, reason: str) -> Session:
     paths.require_shared_memory(2 * resolved.recipe.broker.slab_bytes)
     with paths.alive():
         paths.config.write_text(resolved.to_yaml())
         _point_latest(paths)
         with Display(f"{title} -> {paths.root}", resolved.recipe.run.total_steps) as display:
             display.note(resolved.feed.summary)
+            if reason:
+                display.note(reason)
             session = Session(resolved, paths, display)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, session.request_stop)
             session.run()
     return session
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _seeds(text: str) -> list[int]:
