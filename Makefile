@@ -51,6 +51,9 @@ check: $(VENV)/.dev  ## ruff, mypy, generated files
 	$(BIN)/mypy
 	$(BIN)/python -m rollbus_core.config.docs --check
 
+bench: $(VENV)/.dev  ## all benchmarks, into benchmarks/baselines; half an hour of a calm machine
+	$(BIN)/python benchmarks/all.py
+
 format: $(VENV)/.dev  ## format and regenerate docs
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -59,4 +62,4 @@ format: $(VENV)/.dev  ## format and regenerate docs
 clean:  ## remove .venv and caches; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help quickstart install test test-long check format clean
+.PHONY: help quickstart install test test-long bench check format clean

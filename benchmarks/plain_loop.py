@@ -154,8 +154,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--steps", type=int, default=0, help="instead of --seconds")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
     loop = Loop(arguments.workload, arguments.seed)
     updates, began = 0, time.perf_counter()
     while True:
