@@ -1,6 +1,6 @@
 """Predicted against measured steps per second, on configurations drawn from a seed.
 
-    python benchmarks/bench_plan.py --seed 7 [--num 6] [--seconds 8] [--json FILE]
+    python benchmarks/bench_plan.py --seed 7 [--num 6] [--only K] [--seconds 8] [--json FILE]
 
 Each configuration is measured (rehearsals), predicted, and run for real with `rollbus train`; the first
 seconds of a run do not count. The space is `draw`. Nothing but the episode length is taken from the run, and
@@ -97,6 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--num", type=int, default=6)
+    parser.add_argument("--only", type=int, default=0, help="of the --num drawn, this one; 0: all")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--limit", type=float, default=0.15)
     parser.add_argument("--json", type=Path)
@@ -106,6 +107,8 @@ def main() -> int:
     results = []
     for number in range(arguments.num):
         settings = draw(generator)
+        if arguments.only not in (0, number + 1):
+            continue
         with tempfile.TemporaryDirectory() as name:
             recipe = Path(name) / "drawn.yaml"
             recipe.write_text("algorithm: {name: ppo}\n")

@@ -27,6 +27,11 @@ class AwaitingSpec(Service):
         self._next_ask = 0.0
         self._started = time.monotonic()
 
+    @property
+    def service(self) -> Service | None:
+        """What it has become; None while it waits."""
+        return self._inner
+
     def start(self, poller: Poller) -> None:
         super().start(poller)
         poller.add(self._link)

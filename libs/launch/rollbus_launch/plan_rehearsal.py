@@ -7,12 +7,11 @@ Nothing overlaps here, so what a poll costs is CPU time that no other process di
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ from typing import Any
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_launch import build
+from rollbus_launch.awaiting import AwaitingSpec
 from rollbus_launch.plan_memory import Growth
+from rollbus_launch.plan_recipe import quiet
 from rollbus_wire.errors import DeadlineExceeded
 from rollbus_wire.link import Poller
 
@@ -31,7 +32,6 @@ WINDOW_S = 0.1
 #: CPU time, and time at most, before anything is measured.
 WARM_CPU_S, WARM_S = 0.5, 1.5
 ROLES = ("broker", "hub", "actor", "learner")
-ENDLESS = 1 << 50
 WAITS = 200
 #: Turns of hub and actor between those of broker and learner.
 OTHERS_EVERY = 16
@@ -289,29 +289,23 @@ class Rehearsal:
 
 
 def _alone(resolved: Any, num_envs: int, num_slices: int, time_limit: int) -> Any:
-    """``resolved`` for one hub and one actor, without end, evaluations, checkpoints and HTTP.
+    """``resolved`` for one hub and one actor.
 
     The feed stays that of the whole run, so that chunks and batches have their sizes.
     """
-    recipe = resolved.recipe
-    sections: dict[str, Mapping[str, Any]] = {
+    sections: dict[str, dict[str, Any]] = {
         "env": {"num_envs": num_envs, "num_slices": num_slices, "hubs": 1},
-        "run": {"total_steps": ENDLESS, "wall_limit_s": 0.0, "audit": False, "resume": "never"},
         "actor": {"count": 1},
-        "eval": {"every_steps": 0},
-        "checkpoint": {"every_steps": 0, "every_s": 0.0},
-        "broker": {"http": ""},
     }
     if time_limit:
-        limit = min(time_limit, recipe.env.time_limit or time_limit)
-        sections["env"] = {**sections["env"], "time_limit": limit}
-    changed = {name: getattr(recipe, name).model_copy(update=dict(new)) for name, new in sections.items()}
-    return dataclasses.replace(resolved, recipe=recipe.model_copy(update=changed))
+        limit = min(time_limit, resolved.recipe.env.time_limit or time_limit)
+        sections["env"]["time_limit"] = limit
+    return quiet(resolved, sections)
 
 
 def _inner(service: Service) -> Any:
     """What a service that had to await the environment's spec has become."""
-    return getattr(service, "_inner", None) or service
+    return service.service if isinstance(service, AwaitingSpec) else service
 
 
 def _timed(owner: Any, name: str, tell: Callable[[float], None]) -> None:

@@ -21,11 +21,13 @@ class Cores:
 
     def __init__(self, num_cores: int, slowdown: float = 1.0) -> None:
         self.num_cores, self.slowdown = num_cores, slowdown
-        #: Job -> [work left, what follows].
-        self.jobs: dict[int, tuple[float, Then]] = {}
+        #: Job -> [work left, what follows, whose it is].
+        self.jobs: dict[int, tuple[float, Then, str]] = {}
         self._numbers = itertools.count()
         #: Core seconds that were used.
         self.used_s = 0.0
+        #: The same by user.
+        self.used_by: dict[str, float] = {}
 
     @property
     def rate(self) -> float:
@@ -42,28 +44,30 @@ class Cores:
         """Whether a core has nothing to do."""
         return len(self.jobs) < self.num_cores
 
-    def run(self, work_s: float, then: Then) -> None:
-        """``then`` follows after ``work_s`` seconds of work."""
-        self.jobs[next(self._numbers)] = (work_s, then)
+    def run(self, work_s: float, then: Then, user: str = "") -> None:
+        """``then`` follows after ``work_s`` seconds of work for ``user``."""
+        self.jobs[next(self._numbers)] = (work_s, then, user)
 
     def next_in_s(self) -> float:
         """Until the first job is done, if none comes or goes."""
         if not self.jobs:
             return float("inf")
-        return min(left for left, _ in self.jobs.values()) / self.rate
+        return min(job[0] for job in self.jobs.values()) / self.rate
 
     def advance(self, duration_s: float) -> list[Then]:
         """Work for ``duration_s``; what follows the jobs that are done."""
         if not self.jobs:
             return []
         done_s = duration_s * self.rate
-        self.used_s += duration_s * min(len(self.jobs), self.num_cores)
+        used_s = duration_s * min(1.0, self.num_cores / len(self.jobs))
+        self.used_s += used_s * len(self.jobs)
         over, left = [], {}
-        for number, (work_s, then) in self.jobs.items():
+        for number, (work_s, then, user) in self.jobs.items():
+            self.used_by[user] = self.used_by.get(user, 0.0) + used_s
             if work_s - done_s <= EPSILON_S:
                 over.append(then)
             else:
-                left[number] = (work_s - done_s, then)
+                left[number] = (work_s - done_s, then, user)
         self.jobs = left
         return over
 

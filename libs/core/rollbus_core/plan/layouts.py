@@ -64,3 +64,25 @@ def split(num: int, parts: int) -> tuple[int, ...]:
     """``num`` rows in ``parts`` slices, as even as possible, the larger ones first."""
     small, more = divmod(num, parts)
     return tuple(small + (index < more) for index in range(parts))
+
+
+def assign(near: Sequence[int | None], num_actors: int) -> list[int]:
+    """The actor of each slice, as the registry gives them: as even as possible, and ``near`` where it may.
+
+    ``near``: per slice the actor in the hub's own process, None if there is none.
+    """
+    share, more = divmod(len(near), num_actors)
+    load, chosen = [0] * num_actors, list(near)
+    for number, actor in enumerate(near):
+        above = sum(num > share for num in load)
+        if actor is None or load[actor] >= share + (above < more):
+            chosen[number] = None
+        else:
+            load[actor] += 1
+    result = []
+    for number, actor in enumerate(chosen):
+        if actor is None:
+            actor = min(range(num_actors), key=lambda a: (load[a], a != near[number]))
+            load[actor] += 1
+        result.append(actor)
+    return result

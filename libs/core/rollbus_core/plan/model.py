@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rollbus_core.feed import Feed
 from rollbus_core.plan.cores import Cores, Timeline
 from rollbus_core.plan.costs import StageCosts
-from rollbus_core.plan.layouts import Host, Layout
+from rollbus_core.plan.layouts import Host, Layout, assign
 from rollbus_core.plan.services import (
     ActorModel,
     HubModel,
@@ -30,6 +30,8 @@ from rollbus_wire.errors import ConfigError
 WARM_UPDATES, NUM_UPDATES, MIN_S = 4, 12, 0.5
 #: The simulation ends here at the latest, where the rate is known; never beyond ten times as many.
 MAX_EVENTS = 150_000
+#: User of the cores on which messages are carried.
+IO = "i/o"
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,19 @@ class Prediction:
     bottleneck: str
     #: Cores in use on each kind of host.
     cores_used: tuple[float, ...]
+    #: Of the first host, by process, and of the I/O threads of all (`IO`).
+    process_cores: dict[str, float]
     num_events: int
 
 
 class _Process:
     """A loop over services: busy, or asleep until a message comes."""
 
-    def __init__(self, services: list[ModelService], host: Cores, timeline: Timeline, wait_s: float) -> None:
-        self.services, self.host, self._timeline, self._wait_s = services, host, timeline, wait_s
+    def __init__(
+        self, name: str, services: list[ModelService], host: Cores, timeline: Timeline, wait_s: float
+    ) -> None:  # fmt: skip
+        self.name, self.services, self.host = name, services, host
+        self._timeline, self._wait_s = timeline, wait_s
         self.asleep, self._owed_s = False, 0.0
         self._loop = self._turns()
 
@@ -64,7 +71,7 @@ class _Process:
         elif isinstance(work, Pause):
             self._timeline.after(work.seconds, self.resume)
         else:
-            self.host.run(work, self.resume)
+            self.host.run(work, self.resume, self.name)
 
     def _turns(self) -> Generator[float | Pause | None, None, None]:
         while True:
@@ -134,13 +141,13 @@ class Simulation:
         for process in self._processes:
             process.resume()
         updates, timeline = self.learner.updates, self.timeline
-        begun: tuple[float, dict[ModelService, float], list[float]] | None = None
+        begun: tuple[float, dict[ModelService, float], list[dict[str, float]]] | None = None
         while timeline.num_events < 10 * self._max_events and timeline.step():
             if begun is None and len(updates) >= WARM_UPDATES:
-                begun = (timeline.now_s, self._busy(), [host.used_s for host in timeline.hosts])
+                begun = (timeline.now_s, self._busy(), [dict(host.used_by) for host in timeline.hosts])
             elif begun is not None and updates[-1][0] == timeline.now_s and self._enough(begun[0]):
                 break
-        return self._prediction(*(begun or (0.0, {}, [0.0] * len(timeline.hosts))))
+        return self._prediction(*(begun or (0.0, {}, [{}] * len(timeline.hosts))))
 
     def _enough(self, since_s: float) -> bool:
         """Whether the rate is known, by the updates since ``since_s``."""
@@ -148,7 +155,9 @@ class Simulation:
         long = num >= NUM_UPDATES and self.timeline.now_s - since_s >= MIN_S
         return long or (num >= 3 and self.timeline.num_events > self._max_events)
 
-    def _prediction(self, since_s: float, busy: dict[ModelService, float], used: list[float]) -> Prediction:
+    def _prediction(
+        self, since_s: float, busy: dict[ModelService, float], used: list[dict[str, float]]
+    ) -> Prediction:
         updates = self.learner.updates
         first = WARM_UPDATES - 1 if len(updates) > WARM_UPDATES else 0
         span_s = updates[-1][0] - updates[first][0] if updates else 0.0
@@ -163,13 +172,14 @@ class Simulation:
         for service, now_s in self._busy().items():
             shares.setdefault(service.role, []).append((now_s - busy.get(service, 0.0)) / duration_s)
         means = {role: min(1.0, sum(each) / len(each)) for role, each in shares.items()}
-        cores = tuple(
-            (host.used_s - before) / duration_s
+        by_user = [
+            {user: (now_s - before.get(user, 0.0)) / duration_s for user, now_s in host.used_by.items()}
             for host, before in zip(self.timeline.hosts, used, strict=True)
-        )
+        ]
+        cores = tuple(sum(each.values()) for each in by_user)
         return Prediction(
             steps / span_s, (len(updates) - 1 - first) / span_s, means, self._bottleneck(means, cores),
-            cores, self.timeline.num_events,
+            cores, by_user[0], self.timeline.num_events,
         )  # fmt: skip
 
     def _bottleneck(self, busy: dict[str, float], cores: tuple[float, ...]) -> str:
@@ -197,7 +207,7 @@ class Simulation:
         actors: list[ActorModel] = []
         for process in host.processes:
             services = [self._service(role, process.index, hubs, actors) for role in process.roles]
-            made = _Process(services, cores, self.timeline, self.costs.idle.wait)
+            made = _Process(process.name, services, cores, self.timeline, self.costs.idle.wait)
             self._processes.append(made)
             for service in services:
                 self._process_of[service] = made
@@ -205,10 +215,11 @@ class Simulation:
         hubs.sort(key=lambda hub: hub.name)
         actors.sort(key=lambda actor: actor.name)
         rows = [(hub, num_rows) for hub, sizes in zip(hubs, host.slices) for num_rows in sizes]
-        for number, (hub, num_rows) in enumerate(rows):
-            # As the registry spreads them: sorted slices, each to the actor that holds fewest.
-            actor = actors[number % len(actors)]
-            fused = self._process_of[hub] is self._process_of[actor]
+        homes = [self._process_of[actor] for actor in actors]
+        near = [homes.index(home) if (home := self._process_of[hub]) in homes else None for hub, _ in rows]
+        for (hub, num_rows), chosen in zip(rows, assign(near, len(actors)) if actors else (), strict=True):
+            actor = actors[chosen]
+            fused = self._process_of[hub] is homes[chosen]
             each = Slice(num_rows, host.copies, hub, actor, fused)
             actor.slices.append(each)
             self.slices.append(each)
@@ -242,7 +253,7 @@ class Simulation:
             return
         # I/O threads work on a core, too; between hosts the way takes time.
         distance_s = 0.0 if here.host is there.host else self._network_s
-        here.host.run(self.costs.message_s, lambda: self._arrive(there, receiver, message, distance_s))
+        here.host.run(self.costs.message_s, lambda: self._arrive(there, receiver, message, distance_s), IO)
 
     def _arrive(self, process: _Process, receiver: ModelService, message: tuple, distance_s: float) -> None:
         delay_s = distance_s + (self.costs.wake_s if process.asleep and process.host.idle else 0.0)
