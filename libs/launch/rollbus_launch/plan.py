@@ -17,7 +17,7 @@ from rollbus_core.plan import memory
 from rollbus_core.plan.costs import StageCosts, load_costs
 from rollbus_core.plan.layouts import Layout
 from rollbus_core.plan.model import Prediction, predict
-from rollbus_launch import plan_cache, plan_layouts
+from rollbus_launch import auto_layout, plan_cache, plan_layouts
 from rollbus_launch.plan_layouts import Machines
 from rollbus_launch.serve import limit_threads
 from rollbus_wire.errors import ConfigError
@@ -95,8 +95,14 @@ class Plan:
 def prepare(
     recipe: Path, overrides: Sequence[str], *, costs_file: Path | None = None, fresh: bool = False
 ) -> tuple[Resolved, StageCosts]:
-    """The recipe and its costs: given, measured before, or measured now. Raises `ConfigError`."""
+    """The recipe and its costs: given, measured before, or measured now. Raises `ConfigError`.
+
+    The layout is the one that `rollbus train` would choose here, unless the recipe states one.
+    """
     resolved = load(recipe, overrides)
+    choice = auto_layout.choose(resolved, os.cpu_count() or 1)
+    if choice.overrides:
+        resolved = load(recipe, [*overrides, *choice.overrides])
     if resolved.recipe.env.placement != "inline" and costs_file is None:
         raise ConfigError(
             f"env.placement is {resolved.recipe.env.placement}: costs are measured with environments in the "

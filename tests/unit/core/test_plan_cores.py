@@ -55,3 +55,15 @@ def test_events_come_in_order_and_take_no_core() -> None:
     while timeline.step():
         pass
     assert seen == [("a", 1.0), ("b", 2.0), ("c", 2.0), ("work", 3.0)]
+
+
+def test_use_is_told_by_user() -> None:
+    """Three jobs on two cores: all together use both cores, each two thirds of one, while they last."""
+    timeline = Timeline()
+    cores = timeline.add(Cores(2))
+    for user in ("a", "a", "b"):
+        cores.run(1.0, lambda: None, user)
+    while timeline.step():
+        pass
+    assert cores.used_by == pytest.approx({"a": 2.0, "b": 1.0})
+    assert cores.used_s == pytest.approx(3.0)

@@ -10,7 +10,7 @@ import pytest
 
 from rollbus_core.config.load import Resolved, load
 from rollbus_core.plan.costs import ActorCosts, HubCosts, StageCosts
-from rollbus_launch import plan, plan_cache, plan_layouts
+from rollbus_launch import auto_layout, plan, plan_cache, plan_layouts
 from rollbus_launch.__main__ import main
 from rollbus_launch.plan_layouts import Machines
 from rollbus_launch.plan_report import recommendation
@@ -108,6 +108,20 @@ def test_the_command_prints_what_programs_need(
     assert main(command) == 0
     text = capsys.readouterr().out
     assert "recommended:" in text and "assumed:" in text and "total" in text
+
+
+def test_what_nobody_states_is_planned_as_a_run_chooses_it(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLBUS_CACHE_DIR", str(tmp_path / "cache"))
+    costs = tmp_path / "costs.json"
+    costs.write_text(COSTS.model_dump_json())
+    free, _ = plan.prepare(recipe, [], costs_file=costs)
+    chosen = auto_layout.choose(resolved(recipe), 2).overrides
+    assert "deploy.processes=[broker, hub+actor, learner]" in chosen
+    assert free.recipe == resolved(recipe, *chosen).recipe
+    stated, _ = plan.prepare(recipe, ["env.hubs=1", "env.num_slices=2"], costs_file=costs)
+    assert stated.recipe == resolved(recipe, "env.hubs=1", "env.num_slices=2").recipe
 
 
 def test_costs_need_environments_in_the_hub(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
