@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,11 +17,19 @@ from system_runner import TINY, Runner, wait_for
 pytestmark = pytest.mark.timeout(400)
 
 
+def connections(pid: int, kind: str) -> list[Any]:
+    """Those of a process; none if it ended meanwhile, as the parent of a forked service does."""
+    try:
+        return psutil.Process(pid).net_connections(kind=kind)
+    except psutil.NoSuchProcess:
+        return []
+
+
 def listening(pids: list[int]) -> list[tuple[str, int]]:
     """(host, port) of every TCP socket that ``pids`` listen on, and of every UDP socket they have."""
     found = []
     for pid in pids:
-        for connection in psutil.Process(pid).net_connections(kind="inet"):
+        for connection in connections(pid, "inet"):
             if connection.status == psutil.CONN_LISTEN or connection.type == socket.SOCK_DGRAM:
                 found.append((connection.laddr.ip, connection.laddr.port))
     return found
@@ -30,7 +39,7 @@ def unix_paths(pids: list[int]) -> set[str]:
     """Named unix sockets of ``pids``."""
     found = set()
     for pid in pids:
-        for connection in psutil.Process(pid).net_connections(kind="unix"):
+        for connection in connections(pid, "unix"):
             if connection.laddr:
                 found.add(str(connection.laddr))
     return found
