@@ -17,6 +17,16 @@ LINE_EVERY_S = 5.0
 #: Beyond this an estimate of the time left says nothing.
 MAX_ETA_S = 100 * 86400
 
+#: Below this share of its time the busiest is no bottleneck.
+IDLE_SHARE = 0.5
+#: Role -> what to do if it is the bottleneck; one beyond the cores of the machine gains nothing.
+WHAT_TO_SCALE = {
+    "hub": "more hubs (env.hubs={more}), or environments in processes of their own (env.placement=workers)",
+    "actor": "more actors (rollbus scale actor={more}), or another engine or device (actor.engine, actor.device)",
+    "learner": "more threads or another device (learner.threads, learner.device), bf16 for images "
+    "(learner.precision), fewer epochs or larger minibatches; more actors will not help",
+}
+
 Members = Sequence[Mapping[str, Any]]
 
 
@@ -49,15 +59,30 @@ def snapshot(members: Members, total_steps: int, started: float) -> dict[str, An
 
 def bottleneck(members: Members) -> str:
     """The busiest role, by the mean share of time its members spend working."""
+    role, share = _busiest(members)
+    return f"{role} ({share:.0%} busy)" if role else "-"
+
+
+def advice(members: Members) -> str:
+    """What would make the run faster; "" while nothing is known."""
+    role, share = _busiest(members)
+    if not role:
+        return ""
+    if share < IDLE_SHARE:
+        return "nobody is busy: they wait for each other; more slices (env.num_slices) or lag (algorithm.max_lag)"
+    return WHAT_TO_SCALE[role].format(more=len(by_role(members, role)) + 1)
+
+
+def _busiest(members: Members) -> tuple[str, float]:
     shares = {}
-    for role in ("hub", "actor", "learner"):
+    for role in WHAT_TO_SCALE:
         busy = [s["busy"] for s in by_role(members, role) if s.get("busy") is not None]
         if busy:
             shares[role] = sum(busy) / len(busy)
     if not shares:
-        return "-"
+        return "", 0.0
     role = max(shares, key=lambda r: shares[r])
-    return f"{role} ({shares[role]:.0%} busy)"
+    return role, shares[role]
 
 
 class Display:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rollbus_launch.progress import bottleneck, duration, snapshot
+from rollbus_launch.progress import advice, bottleneck, duration, snapshot
 
 MEMBERS = [
     {"role": "hub", "stats": {"busy": 0.2, "steps_per_s": 900.0}},
@@ -20,6 +20,15 @@ MEMBERS = [
 def test_bottleneck_is_the_busiest_role() -> None:
     assert bottleneck(MEMBERS) == "actor (80% busy)"
     assert bottleneck([]) == "-"
+
+
+def test_advice_is_for_the_busiest_role_and_counts_on() -> None:
+    num = sum(member["role"] == "actor" for member in MEMBERS)
+    assert f"rollbus scale actor={num + 1}" in advice(MEMBERS)
+    assert "learner.threads" in advice([{"role": "learner", "stats": {"busy": 0.9}}])
+    assert "env.hubs=2" in advice([{"role": "hub", "stats": {"busy": 0.6}}])
+    assert "wait for each other" in advice([{"role": "hub", "stats": {"busy": 0.4}}])
+    assert advice([]) == ""
 
 
 def test_rates_and_eta() -> None:

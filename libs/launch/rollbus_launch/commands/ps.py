@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from rollbus_launch.control import Control, run_paths
-from rollbus_launch.progress import bottleneck
+from rollbus_launch.progress import advice, bottleneck
 from rollbus_launch.tables import add_json_flag, show
 
 
@@ -26,6 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     show(rows, as_json=arguments.json)
     if not arguments.json:
         print(f"bottleneck: {bottleneck(members)}")
+        if text := advice(members):
+            print(f"to go faster: {text}")
     return 0
 
 
