@@ -19,6 +19,7 @@ def quiet(resolved: Any, sections: Mapping[str, Mapping[str, Any]]) -> Any:
     """``resolved`` with ``sections`` changed and nothing but training; the feed stays as it is."""
     recipe = resolved.recipe
     changed = {
-        name: getattr(recipe, name).model_copy(update=dict(new)) for name, new in (_QUIET | sections).items()
+        name: getattr(recipe, name).model_copy(update=dict(new))
+        for name, new in {**_QUIET, **sections}.items()
     }
     return dataclasses.replace(resolved, recipe=recipe.model_copy(update=changed))

@@ -50,17 +50,19 @@ class Mark:
 
 
 class Trial:
-    """Trains ``resolved`` with ``hubs``, ``actors`` and ``processes``; ``feed`` is the run's."""
+    """Trains ``resolved`` for a while with so many environments, slices, hubs, actors, and ``processes``."""
 
     def __init__(self, resolved: Any, *, num_envs: int, num_slices: int, hubs: int, actors: int,
                  processes: tuple[str, ...], counted_s: float = COUNTED_S) -> None:  # fmt: skip
         self._counted_s = counted_s
-        changes = {
+        changes: dict[str, dict[str, Any]] = {
             "env": {"num_envs": num_envs, "num_slices": num_slices, "hubs": hubs},
             "actor": {"count": actors},
             "deploy": {"processes": list(processes)},
         }
-        self.resolved, self.feed = quiet(resolved, changes), resolved.feed
+        self.resolved = quiet(resolved, changes)
+        #: Of the trial's own number of environments, once it has run.
+        self.feed: Feed = resolved.feed
         self.rows: list[Row] = []
 
     def seen(self) -> Seen | None:
@@ -71,17 +73,16 @@ class Trial:
         if not Path("/proc/self/schedstat").exists():
             return None
         with self._running() as (launcher, paths):
-            first = self._next(launcher, paths, PATIENCE_S)
+            self._launcher, self._paths = launcher, paths
+            first = self._next(PATIENCE_S)
             if first is None:
                 raise DeadlineExceeded(
                     f"the trial came to no update within {PATIENCE_S:.0f} s; see that the recipe trains "
                     "(rollbus train), or give costs of a machine where it does (--costs)"
                 )
-            until = first.row["time"] + LATEST_S
-            begin = self._after(first, first.row["time"] + WARM_S, 1, launcher, paths, until)
-            end = begin and self._after(
-                begin, begin.row["time"] + self._counted_s, MIN_UPDATES, launcher, paths, until
-            )
+            latest_s = first.row["time"] + LATEST_S
+            begin = self._after(first, WARM_S, 1, latest_s)
+            end = begin and self._after(begin, self._counted_s, MIN_UPDATES, latest_s)
         return self._between(begin, end) if begin and end else None
 
     @contextmanager
@@ -92,7 +93,7 @@ class Trial:
         try:
             with paths.alive():
                 paths.config.write_text(self.resolved.to_yaml())
-                self.feed: Feed = load_resolved(paths.config).feed
+                self.feed = load_resolved(paths.config).feed
                 with self._launched(paths) as launcher:
                     yield launcher, paths
         finally:
@@ -115,26 +116,25 @@ class Trial:
             if parent:
                 parent.close()
 
-    def _after(
-        self, mark: Mark, time_s: float, updates: int, launcher: LocalLauncher, paths: RunPaths, until: float
-    ) -> Mark | None:
-        """The first mark at ``time_s`` or later, and so many ``updates`` after ``mark``."""
+    def _after(self, mark: Mark, seconds: float, updates: int, latest_s: float) -> Mark | None:
+        """The first mark so many ``seconds`` and ``updates`` after ``mark``, if it comes in time."""
+        time_s, wanted = mark.row["time"] + seconds, mark.row["update"] + updates
         found: Mark | None = mark
-        wanted = mark.row["update"] + updates
         while found is not None and (found.row["time"] < time_s or found.row["update"] < wanted):
-            found = self._next(launcher, paths, until - time.time())
+            found = self._next(latest_s - time.time())
         return found
 
-    def _next(self, launcher: LocalLauncher, paths: RunPaths, patience_s: float) -> Mark | None:
+    def _next(self, patience_s: float) -> Mark | None:
         """The next update; None if none comes in time."""
+        metrics = self._paths.metrics
         num, until = len(self.rows), time.monotonic() + patience_s
         while time.monotonic() < until:
-            launcher.poll()
-            if paths.metrics.exists():
-                lines = paths.metrics.read_text().splitlines(keepends=True)
+            self._launcher.poll()
+            if metrics.exists():
+                lines = metrics.read_text().splitlines(keepends=True)
                 self.rows = [json.loads(line) for line in lines if line.endswith("\n")]
             if len(self.rows) > num:
-                return Mark(self.rows[-1], {str(p["name"]): _cpu_s(p["pid"]) for p in launcher.ps()})
+                return Mark(self.rows[-1], {str(p["name"]): _cpu_s(p["pid"]) for p in self._launcher.ps()})
             time.sleep(_TURN_S)
         return None
 
