@@ -22,7 +22,7 @@ IDLE_SHARE = 0.5
 #: Role -> what to do if it is the bottleneck; one beyond the cores of the machine gains nothing.
 WHAT_TO_SCALE = {
     "hub": "more hubs (env.hubs={more}), or environments in processes of their own (env.placement=workers)",
-    "actor": "more actors (rollbus scale actor={more}), another engine or device (actor.engine, actor.device)",
+    "actor": "more actors (rollbus scale actor={more}), another engine or device (actor.engine, .device)",
     "learner": "more threads or another device (learner.threads, learner.device), bf16 for images "
     "(learner.precision), fewer epochs or larger minibatches; more actors will not help",
 }

@@ -40,6 +40,12 @@ class ActorCriticConfig(PolicyConfig):
         "policy", description="Observation group that an own critic reads: policy, privileged, ..."
     )
 
+    recompute: bool = Field(
+        False,
+        description="Run the encoder again in the backward pass instead of keeping its activations: less "
+        "memory for a third more time.",
+    )
+
     @property
     def critic_widths(self) -> list[int]:
         """Widths of the hidden layers of an own critic."""

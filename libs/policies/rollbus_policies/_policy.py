@@ -136,7 +136,7 @@ class ActorCritic(nn.Module):
         if unknown:
             raise SpecError(f"wanted {sorted(unknown)}; a policy gives {', '.join(sorted(_WANTS))}")
         obs = {key[4:]: value for key, value in batch.items() if key.startswith("obs/")}
-        features, _ = self.encode(obs, batch.get("state"), batch.get("start"))
+        features, _ = self._encoded(obs, batch.get("state"), batch.get("start"))
         result = {}
         if set(want) - {"value", "features"}:
             params = self.head(exact(self.output, features))
@@ -201,6 +201,18 @@ class ActorCritic(nn.Module):
             if self.spec.frame_stack > 1:
                 x = x.select(valid.ndim, -1)
             normaliser.merge(x, valid)
+
+    def _encoded(
+        self, obs: Mapping[str, Tensor], state: Tensor | None, start: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if not (self.config.recompute and torch.is_grad_enabled()):
+            return self.encode(obs, state, start)
+        from torch.utils.checkpoint import checkpoint
+
+        encoded: tuple[Tensor, Tensor | None] = checkpoint(
+            self.encode, obs, state, start, use_reentrant=False, preserve_rng_state=False
+        )
+        return encoded
 
     # --- details -------------------------------------------------------------------------------
 

@@ -104,5 +104,28 @@ def test_bf16_keeps_weights_outputs_and_losses_in_float32() -> None:
     assert all(p.dtype == p.grad.dtype == torch.float32 for p in policy.parameters())
 
 
+def test_recomputed_activations_give_the_same_gradients_and_are_not_kept() -> None:
+    batch = {
+        "obs/x": torch.randint(0, 256, (32, 36, 36, 3), dtype=torch.uint8),
+        "action": torch.randint(0, 5, (32,)),
+    }
+    kept, gradients = [], []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        policy = make(cnn.Config(critic="shared", recompute=recompute), IMAGE, critic=True)
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, to=sizes: to.append(x.numel()) or x, lambda x: x
+        ):
+            out = policy(batch, ("log_prob", "value"))
+        kept.append(sum(sizes))
+        (out["log_prob"].sum() + out["value"].sum()).backward()
+        gradients.append([p.grad.clone() for p in policy.parameters() if p.grad is not None])
+    assert kept[1] < kept[0] / 4
+    assert len(gradients[0]) == len(gradients[1]) > 6
+    for plain, again in zip(*gradients):
+        torch.testing.assert_close(again, plain)
+
+
 def batch_obs(batch):
     return {"x": batch["obs/x"]}
