@@ -24,6 +24,8 @@ from rollbus_wire.errors import ConfigError
 
 #: Another layout is recommended if it is faster by more than the model can tell apart.
 WORTH = 1.05
+#: Episodes that training makes longer by less than this keep their length.
+STEADY = 1.1
 #: One way between hosts.
 NETWORK_S = 100e-6
 #: Events of a simulation: of the stated layout, and of one that is only compared.
@@ -152,9 +154,11 @@ def expected_episode(costs: StageCosts) -> float:
     """Mean episode length over a training: geometric mean of the untrained policy's and the limit.
 
     Nobody knows it beforehand; where the limit ends all episodes, as of robots that cannot fall, it is exact.
+    Episodes that some seconds of training have not made longer are taken to stay as they are.
     """
     untrained, limit = costs.episode_steps, costs.episode_limit
-    return untrained if limit <= untrained else math.sqrt(untrained * limit)
+    steady = 0 < costs.trained_steps < STEADY * untrained
+    return untrained if steady or limit <= untrained else math.sqrt(untrained * limit)
 
 
 class _Planner:

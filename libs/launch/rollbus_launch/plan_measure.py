@@ -79,6 +79,7 @@ def tried(resolved: Any, costs: StageCosts) -> StageCosts:
                 num_envs, num_slices, hubs, actors, processes, Machines(1, num_cores)
             )
             costs = calibrated(costs, layout, trial.feed, seen, max_batch=recipe.actor.max_batch, share=share)
+            costs = costs.model_copy(update={"trained_steps": seen.episode_steps})
     return costs
 
 

@@ -39,6 +39,8 @@ def test_episodes_are_expected_between_untrained_and_limit() -> None:
     fixed = COSTS.model_copy(update={"episode_limit": 25.0})
     assert plan.expected_episode(fixed) == 25.0
     assert plan.expected_episode(COSTS.model_copy(update={"episode_limit": 0.0})) == 25.0
+    assert plan.expected_episode(COSTS.model_copy(update={"trained_steps": 26.0})) == 25.0  # none grew
+    assert plan.expected_episode(COSTS.model_copy(update={"trained_steps": 60.0})) == 100.0
 
 
 @pytest.mark.parametrize("settings", [[], ["env.hubs=2", "deploy.processes=[broker, hub+actor, learner]"]])

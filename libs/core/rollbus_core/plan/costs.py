@@ -93,6 +93,8 @@ class StageCosts(_Costs):
     #: Mean episode length of the untrained policy, and the limit; steps.
     episode_steps: float = Field(1000.0, gt=0)
     episode_limit: float = Field(0.0, ge=0)
+    #: Mean length after some seconds of training; 0: not seen.
+    trained_steps: float = Field(0.0, ge=0)
     #: Ticks with ends as a share of what independent rows would have; rows of equal length end together.
     ending_share: float = Field(1.0, ge=0, le=1)
     #: Bytes of one recorded step, of the published weights, of one batch.
