@@ -53,19 +53,23 @@ def calibrated(
 def _nearer(costs: StageCosts, layout: Layout, said: Prediction, seen: Seen) -> StageCosts:
     """One round: every cost times what was seen over what was said."""
     per_step = {user: cores / said.steps_per_s for user, cores in said.process_cores.items()}
-    kind = "fused" if any({"hub", "actor"} <= set(p.roles) for p in layout.hosts[0].processes) else "apart"
     learner = _factor(seen.learner_s, said.busy["learner"] / said.steps_per_s)
     changed: dict[str, object] = {
         "message_s": costs.message_s * _factor(seen.io_s, per_step.get(IO, 0.0)),
         "update_s": costs.update_s * learner, "learner_s": costs.learner_s * learner,
     }  # fmt: skip
-    for role in ("hub", "actor"):
-        names = [p.name for p in layout.hosts[0].processes if role in p.roles]
-        factor = _factor(
-            sum(seen.process_s.get(name, 0.0) for name in names),
-            sum(per_step.get(name, 0.0) for name in names),
-        )
-        changed[f"{role}_{kind}"] = scaled(getattr(costs, f"{role}_{kind}"), factor)
+    for role, other in (("hub", "actor"), ("actor", "hub")):
+        for kind in ("fused", "apart"):
+            # Of several hubs one may share its process with the actor and the others not.
+            names = [
+                p.name for p in layout.hosts[0].processes
+                if role in p.roles and (other in p.roles) == (kind == "fused")
+            ]  # fmt: skip
+            factor = _factor(
+                sum(seen.process_s.get(name, 0.0) for name in names),
+                sum(per_step.get(name, 0.0) for name in names),
+            )
+            changed[f"{role}_{kind}"] = scaled(getattr(costs, f"{role}_{kind}"), factor)
     alone = [p.name for p in layout.hosts[0].processes if p.roles == ("broker",)]
     if alone:
         changed["store_s"] = costs.store_s * _factor(
