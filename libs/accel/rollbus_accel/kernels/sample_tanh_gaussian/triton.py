@@ -14,7 +14,7 @@ from rollbus_accel.kernels.philox import quarter
 from rollbus_accel.kernels.random_blocks import normals
 
 MOST_COUNTERS = 64
-ELEMENTS = 256
+ELEMENTS = 128
 
 
 @triton.jit
