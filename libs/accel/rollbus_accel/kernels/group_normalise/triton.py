@@ -108,6 +108,6 @@ def _variant(number: str, scale: bool, block_m: int) -> Variant:
 
 VARIANTS = [_variant("fp32", True, 8), _variant("bf16", True, 1024), _variant("fp32", False, 64)]
 SPILLS = {
-    "group_normalise-fp32-64-unscaled": "8 bytes on sm_100 with triton 3.9 only; a block of half the size, which "
-    "has none, would take two passes over groups of 1024"
+    "group_normalise-fp32-64-unscaled": "8 bytes on sm_100 with triton 3.9 only; a block of half the size "
+    "would take two passes over groups of 1024"
 }
