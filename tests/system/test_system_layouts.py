@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from system_kit import PATIENCE_S, assert_same_weights, runtime_folders, wait_for_steps
+from system_kit import PATIENCE_S, assert_same_weights, end, long_run, runtime_folders, wait_for_steps
 from system_runner import TINY, Runner, wait_for
 
 pytestmark = pytest.mark.timeout(400)
@@ -114,3 +114,29 @@ def test_a_resume_begins_in_either_order(rollbus: Runner) -> None:
             process.communicate(timeout=PATIENCE_S)
         updates = rollbus.lines(run / "metrics.jsonl")[-1]["update"]
     rollbus("doctor")
+
+
+def test_actors_inside_hubs_cannot_be_scaled_away(rollbus: Runner) -> None:
+    run = rollbus.folder / "run"
+    process = long_run(
+        rollbus, run, "env.hubs=2", "actor.count=2", "env.num_slices=2",
+        "deploy.processes=[broker, hub+actor, learner]",
+    )  # fmt: skip
+    wait_for_steps(rollbus, run, 1000, process)
+    refused = rollbus("scale", "actor=1", "--run-dir", str(run), timeout=20)
+    assert refused.returncode == 2
+    assert (
+        "2 actor(s) share a process with a hub" in refused.stderr and "actor=2 is the least" in refused.stderr
+    )
+    more = rollbus("scale", "actor=3", "--run-dir", str(run), timeout=20)
+    assert more.returncode == 0 and "so 1 stay idle" in more.stdout, more.stderr
+    fewer = rollbus("scale", "actor=2", "--run-dir", str(run), timeout=20)
+    assert fewer.returncode == 0, fewer.stderr
+    end(process)
+
+
+def test_going_on_from_a_checkpoint_is_told(rollbus: Runner) -> None:
+    run = str(rollbus.folder / "run")
+    assert "goes on from" not in rollbus("train", TINY, "--run-dir", run).stderr
+    again = rollbus("train", TINY, "run.total_steps=3840", "--run-dir", run)
+    assert "goes on from checkpoint 000000002560-0.20" in again.stderr, again.stderr

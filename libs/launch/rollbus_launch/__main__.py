@@ -7,14 +7,22 @@ import os
 import sys
 from collections.abc import Sequence
 
-from rollbus_launch import commands
 from rollbus_wire.errors import RollbusError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run, and turn errors that are the user's to mend into one message and exit code 2."""
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(argv: Sequence[str] | None) -> int:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # plug-ins of the user's own; installed packages come first
+    from rollbus_launch import commands
+
     parser = argparse.ArgumentParser(prog="rollbus", description="Train robot and agent policies.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands.all_commands():
@@ -30,8 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RollbusError as error:
         print(f"rollbus {arguments.command}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

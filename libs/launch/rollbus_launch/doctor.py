@@ -94,11 +94,15 @@ def packages() -> Iterator[Check]:
         ("safetensors", "learn", True),
         ("tensorboard", "records", False),
         ("matplotlib", "records", False),
-        ("numba", "", False),
-        ("triton", "", False),
+        ("numba", "kernels", False),
+        ("triton", "kernels", False),
+        ("onnxruntime", "onnx", False),
+        ("tritonclient", "triton-server", False),
+        ("zstandard", "stream", False),
+        ("mujoco", "mujoco", False),
     ):
         found = importlib.util.find_spec(name) is not None
-        fix = f"pip install 'rollbus[{extra}]'" if extra else f"pip install {name}"
+        fix = f"pip install 'rollbus[{extra}]'"
         yield Check("package", name, found, _version(name) if found else "not installed", fix, needed)
 
 

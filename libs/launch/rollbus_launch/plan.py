@@ -156,7 +156,9 @@ def expected_episode(costs: StageCosts) -> float:
     Nobody knows it beforehand; where the limit ends all episodes, as of robots that cannot fall, it is exact.
     Episodes that some seconds of training have not made longer are taken to stay as they are.
     """
-    untrained, limit = costs.episode_steps, costs.episode_limit
+    limit = costs.episode_limit
+    # Few episodes end in a short measurement, and their mean may come out longer than any can be.
+    untrained = min(costs.episode_steps, limit) if limit > 0 else costs.episode_steps
     steady = 0 < costs.trained_steps < STEADY * untrained
     return untrained if steady or limit <= untrained else math.sqrt(untrained * limit)
 

@@ -43,6 +43,7 @@ def machine() -> dict[str, str]:
 def path(resolved: Any) -> Path:
     """The file of this recipe on this machine."""
     recipe = resolved.recipe.model_dump(mode="json", exclude=set(_APART))
+    recipe["run"] = {"deterministic": resolved.recipe.run.deterministic}  # seeds and lengths cost nothing
     key = json.dumps([recipe, machine()], sort_keys=True, default=str)
     return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 #: Characters of a line that goes to a file or a pipe.
@@ -34,7 +35,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = "") -
     for place, key in enumerate(rows[0] if rows else ()):
         table.add_column(key.replace("_", " "), overflow="fold", no_wrap=place == 0)
     for row in rows:
-        table.add_row(*(text(value) for value in row.values()))
+        table.add_row(*(escape(text(value)) for value in row.values()))  # "rollbus[onnx]" is no markup
     console.print(table)
 
 

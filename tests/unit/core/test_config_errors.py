@@ -162,6 +162,8 @@ def test_overrides(refuse, override):
         (["env.placement=dial_in", "eval.listen=tcp://0.0.0.0:5555"], "command line: eval.listen: tcp://0.0.0.0:5555 is reachable from other machines"),
         (["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5555", "env.listen=127.0.0.1:1"], "env.listen: address '127.0.0.1:1' is neither ipc://PATH nor tcp://HOST:PORT"),
         (["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5555", "env.listen=tcp://127.0.0.1:5555"], "give each an address of its own"),
+        (["actor.engine_options={foo: 3}"], "command line: actor.engine_options: actor.engine_options ['foo']: engine 'auto' has no settings; set actor.engine to the engine"),
+        (["actor.engine=torch_local", "actor.engine_options={mod: eager}"], "actor.engine_options.mod: "),
         (["stop_when.episodes=5"], "stop_when.episodes: has no effect"),
         (["env.num_envs=9", "env.num_slices=1", "algorithm.num_steps=1"], "with env.num_envs = 9, env.num_slices = 1: env.num_envs x algorithm.num_steps = 9 is no multiple of 4"),
     ],
@@ -169,6 +171,20 @@ def test_overrides(refuse, override):
 def test_settings_that_do_not_fit(refuse, overrides, expected):
     lines = refuse(PLUGINS, *overrides)
     assert len(lines) == 1 and expected in lines[0]
+
+
+def test_kernels_of_the_environment(refuse, monkeypatch):
+    monkeypatch.setenv("ROLLBUS_KERNELS", "cuda")
+    (line,) = refuse(PLUGINS)
+    assert "ROLLBUS_KERNELS" in line and "'cuda'" in line and "auto, triton, numba, reference" in line
+
+
+def test_an_engine_without_its_package(refuse, monkeypatch):
+    from rollbus_actor.engines import onnx
+
+    monkeypatch.setattr(onnx, "needs", ("numpy", "a_package_that_is_not_there"))
+    (line,) = refuse(PLUGINS, "actor.engine=onnx")
+    assert "needs a_package_that_is_not_there, not installed; pip install 'rollbus[onnx]'" in line
 
 
 @pytest.mark.parametrize(

@@ -149,3 +149,14 @@ def test_costs_are_kept_per_recipe_but_not_per_layout(
     assert plan_cache.cached(resolved(recipe, "deploy.processes=[broker, hub+actor, learner]")) == COSTS
     plan_cache.path(one).write_text("{}")
     assert plan_cache.cached(one) is None
+
+
+def test_seed_and_length_of_a_run_cost_nothing(recipe: Path) -> None:
+    path = plan_cache.path(resolved(recipe))
+    assert path == plan_cache.path(resolved(recipe, "run.seed=7", "run.total_steps=123"))
+    assert path != plan_cache.path(resolved(recipe, "run.deterministic=true", "algorithm.max_lag=0"))
+
+
+def test_no_episode_is_planned_longer_than_its_limit() -> None:
+    short = COSTS.model_copy(update={"episode_steps": 3014.0, "episode_limit": 1000.0, "trained_steps": 0.0})
+    assert plan.expected_episode(short) == 1000.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -13,7 +15,7 @@ from rollbus_core.config.recipe import Recipe
 from rollbus_core.config.source import COMMAND_LINE, DEFAULT
 from rollbus_core.feed import Feed
 from rollbus_wire import lookup
-from rollbus_wire.errors import BindRefused
+from rollbus_wire.errors import BindRefused, RollbusError
 from rollbus_wire.sockets import check_bind
 
 #: The services of a run; ``deploy.processes`` lays out each exactly once.
@@ -27,6 +29,8 @@ CAPABILITIES = {
     "value": "a value function",
     "sample": "a reparameterised sample",
 }
+#: Values of the environment variable ROLLBUS_KERNELS.
+KERNELS = ("auto", "triton", "numba", "reference")
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
 
@@ -43,6 +47,8 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
         *_addresses(recipe),
         *_processes(recipe),
         *_files(recipe),
+        *_engine(recipe),
+        *_kernels(),
         *_without_effect(recipe, origins),
     ]
     return [f"{_where(key, origins)}: {text}" for key, text in found]
@@ -205,6 +211,24 @@ def _files(recipe: Recipe) -> Iterator[tuple[str, str]]:
         known = lookup.names(package)
         if known and value not in known:
             yield key, f"{value!r} is not one of: {', '.join(known)}{hint(value, known)}"
+
+
+def _engine(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    name, options = recipe.actor.engine, recipe.actor.engine_options
+    if importlib.util.find_spec("rollbus_actor") is None or (name == "auto" and not options):
+        return
+    if "." not in name and name not in lookup.names("rollbus_actor.engines"):
+        return  # `_files` says so
+    try:
+        importlib.import_module("rollbus_actor.engines.base").check_engine(name, options)
+    except RollbusError as error:
+        yield ("actor.engine_options" if options else "actor.engine"), str(error)
+
+
+def _kernels() -> Iterator[tuple[str, str]]:
+    asked = os.environ.get("ROLLBUS_KERNELS", "auto")
+    if asked not in KERNELS:
+        yield "ROLLBUS_KERNELS", f"is {asked!r} in the environment; one of: {', '.join(KERNELS)}"
 
 
 def _without_effect(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
     count = int(text)
     started = time.monotonic()
     with Control(run_paths(arguments.run_dir or arguments.run_dir_option)) as control:
+        least = _together(control.members().members, role)
+        if count < least:
+            raise ConfigError(
+                f"{arguments.target!r}: {least} {role}(s) share a process with a hub and end only with the "
+                f"run; {role}={least} is the least. Train with deploy.layout=stated to have them apart"
+            )
         control.command("scale", **{role: count})
         while True:
             members = control.members().members
@@ -54,8 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
         + "; ".join(f"{name}: {', '.join(held) or 'idle'}" for name, held in ready.items())
     )
     if slices < count:
-        print(f"there are {slices} slices, so {count - slices} stay idle; more: env.num_slices")
+        print(f"number of slices: {slices}, so {count - slices} stay idle; more: env.num_slices")
     return 0
+
+
+def _together(members: list[dict[str, Any]], role: str) -> int:
+    """Members of ``role`` in the process of a member of another role."""
+    alive = [m for m in members if m["state"] not in ("lost", "failed", "left")]
+    others = {(m["host"], m["pid"]) for m in alive if m["role"] != role}
+    return sum(m["role"] == role and (m["host"], m["pid"]) in others for m in alive)
 
 
 def _num_slices(members: list[dict[str, Any]]) -> int:

@@ -105,6 +105,9 @@ def _run_session(resolved: Any, paths: RunPaths, title: str, reason: str) -> Ses
             display.note(resolved.feed.summary)
             if reason:
                 display.note(reason)
+            last = paths.checkpoints / "last"
+            if last.exists() and resolved.recipe.run.resume != "never":
+                display.note(f"goes on from checkpoint {last.resolve().name} (run.resume=never begins anew)")
             session = Session(resolved, paths, display)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, session.request_stop)

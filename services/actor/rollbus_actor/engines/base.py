@@ -3,13 +3,14 @@
 An engine file has ``Engine(policy, device, threads)`` and, where it wants them, ``Config`` (a pydantic
 model of its settings, then the fourth argument), ``declines(policy, device)`` (why it cannot serve; "" if
 it can), ``START_S`` (seconds to its first pass; without it `auto` leaves the engine out),
-``variants(device)`` (options worth a measurement) and ``EXACT`` (engine and options that stand in where
-results must not depend on a choice). An actor calls an engine from one thread; weights may be set from
-another one.
+``variants(device)`` (options worth a measurement), ``needs`` and ``EXTRA`` (packages, and the extra that
+brings them) and ``EXACT`` (engine and options that stand in where results must not depend on a choice). An
+actor calls an engine from one thread; weights may be set from another one.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -97,11 +98,26 @@ def make_engine(
     return engine
 
 
+def check_engine(name: str, options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if the engine ``name`` lacks a package or does not know its ``options``."""
+    module = lookup.find("rollbus_actor.engines", name)
+    missing = [package for package in getattr(module, "needs", ()) if not importlib.util.find_spec(package)]
+    if missing:
+        raise ConfigError(
+            f"engine {name!r} needs {', '.join(missing)}, not installed; "
+            f"pip install 'rollbus[{module.EXTRA}]', or leave actor.engine to auto"
+        )
+    engine_config(module, name, options)
+
+
 def engine_config(module: Any, name: str, options: Mapping[str, Any]) -> Any:
     """``options`` as the `Config` of an engine's ``module``; None if it has none. Raises `ConfigError`."""
     if not hasattr(module, "Config"):
         if options:
-            raise ConfigError(f"actor.engine_options {sorted(options)}: engine {name!r} has no settings")
+            raise ConfigError(
+                f"actor.engine_options {sorted(options)}: engine {name!r} has no settings; set "
+                "actor.engine to the engine that they belong to, or remove them"
+            )
         return None
     try:
         return module.Config(**options)

@@ -20,6 +20,7 @@ from rollbus_wire.errors import MissingPackage, SpecError
 
 #: Seconds from choosing this engine to its first pass, most of it imports.
 START_S = 0.2
+needs, EXTRA = ("onnx", "onnxruntime"), "onnx"
 #: Batch sizes whose buffers are kept.
 MAX_BINDINGS = 64
 Buffers = dict[str, np.ndarray]
