@@ -6,6 +6,7 @@ import importlib
 import json
 import secrets
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from rollbus_core.version import Version
 from rollbus_launch.awaiting import AwaitingSpec
 from rollbus_launch.evaluate import Settings
 from rollbus_wire import lookup
-from rollbus_wire.errors import SpecError
+from rollbus_wire.errors import BindRefused, SpecError
 from rollbus_wire.link import Link, ZmqLink, local_pair
 from rollbus_wire.spec import EnvSpec
 
@@ -29,6 +30,8 @@ EVALUATION_NOISE = "evaluation-noise"
 #: Rows of every forward pass of an evaluation, however many environments run.
 EVALUATION_BATCH = 32
 ACTION_NOISE = "action-noise"
+#: ZeroMQ gives an address up a little after its socket was closed: the next evaluation waits so long.
+REBIND_S = 1.0
 
 
 class Stopped(Exception):
@@ -291,7 +294,14 @@ def peer_link(placement: str, endpoint: str, run_id: str) -> ZmqLink | None:
         return None
     if not endpoint:
         raise SpecError("environments dial in, so evaluation needs an address too: set eval.listen")
-    return ZmqLink.bind(endpoint, run_id)
+    give_up_at = time.monotonic() + REBIND_S
+    while True:
+        try:
+            return ZmqLink.bind(endpoint, run_id)
+        except BindRefused:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.02)
 
 
 def _own_fields(env: Any) -> dict[str, Any]:
