@@ -16,12 +16,11 @@ from statistics import median
 from typing import Any
 
 from rollbus_core.config.source import DEFAULT
-from rollbus_launch import plan_cache
+from rollbus_launch import plan_cache, plan_layouts
 from rollbus_launch.progress import by_role
 
 #: What is chosen where it has its default value.
 KEYS = ("deploy.processes", "env.hubs", "actor.count", "env.num_slices")
-TOGETHER = "[broker, hub+actor, learner]"
 #: A further process must promise this much, because the formula leaves out what processes cost each other.
 WORTH = 1.1
 #: Below this many updates costs are those of starting.
@@ -111,10 +110,7 @@ def _recall(resolved: Any) -> Costs | None:
 
 def _pairs(pairs: int, slices: int, reason: str) -> Choice:
     return Choice(
-        (
-            f"deploy.processes={TOGETHER}", f"env.hubs={pairs}", f"actor.count={pairs}",
-            f"env.num_slices={slices}",
-        ),
+        plan_layouts.settings(plan_layouts.FUSED, pairs, pairs, slices),
         f"layout: {pairs} process{'es' * (pairs > 1)} with hub and actor, because {reason}",
     )  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import resource
 import shutil
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core.config.load import PLUGIN_PACKAGES
+from rollbus_core.cores import num_cores
 from rollbus_core.paths import remove_dead, shared_memory_root
 from rollbus_wire import lookup
 from rollbus_wire.errors import RollbusError
@@ -57,7 +57,7 @@ def machine() -> Iterator[Check]:
     yield Check(
         "machine", "python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer", True
     )
-    cores = len(os.sched_getaffinity(0))
+    cores = num_cores()
     yield Check("machine", "cores", cores >= 2, f"{cores}", "works, but services share one core")
     yield _leftovers()
     yield _shared_memory()

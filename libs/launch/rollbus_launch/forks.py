@@ -18,7 +18,7 @@ from rollbus_core.paths import RunPaths
 from rollbus_launch import build
 from rollbus_launch.children import LAUNCHER_PID
 from rollbus_launch.commands.serve import end
-from rollbus_launch.serve import serve
+from rollbus_launch.serve import process_name, serve
 
 _PR_SET_NAME = 15
 #: A copy waits this long until the launcher is its parent.
@@ -69,7 +69,7 @@ def _become(wanted: dict[str, Any], run_dir: Path) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    name = f"{'+'.join(wanted['roles'])}-{wanted['index']}"
+    name = process_name(wanted["roles"], wanted["index"])
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
     deadline = time.monotonic() + _ADOPTION_S
     while os.getppid() != int(os.environ[LAUNCHER_PID]) and time.monotonic() < deadline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,16 @@ def one_host(
     """All services on one host."""
     made = processes(entries, hubs, actors)
     slices = tuple(split(num_envs // hubs, num_slices // hubs) for _ in range(hubs))
-    settings = (
-        f"env.num_slices={num_slices}", f"env.hubs={hubs}", f"actor.count={actors}",
-        f"deploy.processes=[{', '.join(entries)}]",
+    made_by = settings(entries, hubs, actors, num_slices)
+    return Layout((Host(machines.num_cores, made, slices),), label or _label(entries, hubs, actors), made_by)
+
+
+def settings(entries: Sequence[str], hubs: int, actors: int, num_slices: int) -> tuple[str, ...]:
+    """The overrides of a recipe that make a layout."""
+    return (
+        f"deploy.processes=[{', '.join(entries)}]", f"env.hubs={hubs}", f"actor.count={actors}",
+        f"env.num_slices={num_slices}",
     )  # fmt: skip
-    return Layout((Host(machines.num_cores, made, slices),), label or _label(entries, hubs, actors), settings)
 
 
 def candidates(recipe: Any, machines: Machines) -> Iterator[Layout]:

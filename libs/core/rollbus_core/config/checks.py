@@ -29,8 +29,6 @@ CAPABILITIES = {
     "value": "a value function",
     "sample": "a reparameterised sample",
 }
-#: Values of the environment variable ROLLBUS_KERNELS.
-KERNELS = ("auto", "triton", "numba", "reference")
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
 
@@ -227,8 +225,11 @@ def _engine(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _kernels() -> Iterator[tuple[str, str]]:
     asked = os.environ.get("ROLLBUS_KERNELS", "auto")
-    if asked not in KERNELS:
-        yield "ROLLBUS_KERNELS", f"is {asked!r} in the environment; one of: {', '.join(KERNELS)}"
+    if asked == "auto" or importlib.util.find_spec("rollbus_accel") is None:
+        return
+    known = ("auto", *importlib.import_module("rollbus_accel.backends.base").FLAVOURS)
+    if asked not in known:
+        yield "ROLLBUS_KERNELS", f"is {asked!r} in the environment; one of: {', '.join(known)}"
 
 
 def _without_effect(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from rollbus_core.cores import num_cores
+
 #: Below this, waking a thread costs more than it saves.
 MIN_SHARED_BYTES = 8 << 20
 BLOCK_BYTES = 4 << 20
@@ -26,7 +28,7 @@ MIN_AROUND_BYTES = 64 << 20
 
 def num_threads() -> int:
     """Threads that a large copy may use: the cores of this process, at most `MAX_THREADS`."""
-    return min(MAX_THREADS, len(os.sched_getaffinity(0)))
+    return min(MAX_THREADS, num_cores())
 
 
 @functools.cache

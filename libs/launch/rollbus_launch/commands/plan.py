@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.cores import num_cores
 from rollbus_launch.tables import add_json_flag
 
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rollbus_launch.plan_layouts import Machines
     from rollbus_launch.plan_report import show_plan
 
-    machines = Machines(arguments.hosts, arguments.cores or _cores(), arguments.gpus)
+    machines = Machines(arguments.hosts, arguments.cores or num_cores(), arguments.gpus)
     resolved, costs = plan.prepare(
         arguments.recipe, arguments.overrides, costs_file=arguments.costs, fresh=arguments.fresh
     )
@@ -52,10 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         show_plan(made)
     return 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _count(text: str) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
 from rollbus_core.config.load import Resolved, load, load_resolved
+from rollbus_core.cores import num_cores
 from rollbus_core.paths import RunPaths, remove_dead
 from rollbus_launch import auto_layout
 from rollbus_launch.compare import compare_rows
@@ -113,11 +113,6 @@ def _run_session(resolved: Any, paths: RunPaths, title: str, reason: str) -> Ses
                 signal.signal(number, session.request_stop)
             session.run()
     return session
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _seeds(text: str) -> list[int]:

@@ -216,11 +216,12 @@ class PPO(Algorithm):
     def loss(self, roles: Roles, batch: Batch) -> Loss:
         """Clipped surrogate + value loss - entropy bonus on one minibatch."""
         from rollbus_accel.kernels.ppo_loss import ppo_loss
+        from rollbus_learner import masked
 
         config, (low, high) = self.config, self.clips
         new = roles["policy"](batch, ("log_prob", "entropy", "value"))
         old_log_prob = batch["log_prob"]
-        valid = batch.get("valid")
+        valid = masked.valid_mask(batch)
         found = ppo_loss(
             new["log_prob"], new["value"],
             new["entropy"] if self.entropy_coef else new["entropy"].detach(),
