@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rollbus_learner.algorithm import Batch, Roles
+    from rollbus_learner.algorithm import Batch, Roles, Term
     from rollbus_learner.algorithms._episodes import Episodes
 else:
     torch = lazy_import("torch")
@@ -206,7 +206,7 @@ class GroupAlgorithm(Algorithm):
         low, high = 1 - config.clip, 1 + (config.clip_high or config.clip)
         loss = torch.maximum(-batch["advantage"] * ratio, -batch["advantage"] * ratio.clamp(low, high))
         weight, count = self._weight(mask, length)
-        terms = {"policy_loss": (masked.select(loss * weight, mask).sum(), count)}
+        terms: dict[str, Term] = {"policy_loss": (masked.select(loss * weight, mask).sum(), count)}
         if config.kl_coef:
             apart = masked.select(batch["reference_log_prob"] - log_prob, mask)
             kl = apart.exp() - apart - 1
