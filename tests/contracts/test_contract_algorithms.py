@@ -14,7 +14,7 @@ from rollbus_policies import mlp
 from rollbus_wire import lookup
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "learner"))
-from learner_tiny import SPEC, built, chunk_batch, flatten, step_batch, update
+from learner_tiny import SPEC, built, chunk_batch, episode_batch, samples, step_batch, update
 
 PACKAGE = "rollbus_learner.algorithms"
 NAMES = lookup.names(PACKAGE)
@@ -25,7 +25,9 @@ pytestmark = pytest.mark.parametrize("name", NAMES)
 
 
 def config_of(name):
-    return lookup.find(PACKAGE, name).Config(learning_rate=3e-3)
+    config = lookup.find(PACKAGE, name).Config
+    groups = {"num_groups": 2, "group_size": 8} if "group_size" in config.model_fields else {}
+    return config(learning_rate=3e-3, **groups)
 
 
 def algorithm_of(name) -> Algorithm:
@@ -41,6 +43,8 @@ def batch_of(algorithm):
     """A fixed batch of the algorithm's unit."""
     if algorithm.feed.unit == "step":
         return step_batch(algorithm.feed.batch_size)
+    if algorithm.feed.group_size:
+        return episode_batch(algorithm.policy)
     return chunk_batch(algorithm.policy, T=32, N=16)
 
 
@@ -49,11 +53,6 @@ def labelled(algorithm, modules):
     batch = batch_of(algorithm)
     algorithm.label(batch, modules, NOW)
     return batch
-
-
-def samples(algorithm, batch):
-    """What a loss gets: all of the batch as one minibatch."""
-    return batch if algorithm.plan().ordered else flatten(batch, len(batch["valid"]))
 
 
 def test_imports_and_feeds_without_torch(name):
@@ -80,6 +79,10 @@ def test_config_is_documented_and_strict(name):
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("num_envs", [1, 16])
 def test_feed_is_plain_and_complete(name, deterministic, num_envs):
+    if num_envs == 1 and "group_size" in lookup.find(PACKAGE, name).Config.model_fields:
+        with pytest.raises(ValueError, match="env.num_envs"):
+            config_of(name).feed(num_envs=1, num_slices=1, deterministic=deterministic)
+        return
     feed = config_of(name).feed(num_envs=num_envs, num_slices=1, deterministic=deterministic)
     assert Feed.model_validate_json(feed.model_dump_json()) == feed
     assert set(feed.extras) <= {"log_prob", "value"}
@@ -108,7 +111,7 @@ def test_loss_falls_on_a_fixed_batch(name):
     losses = []
     for _ in range(20):
         metrics = update(algorithm, modules, optimisers, batch, NOW, label=False)
-        terms = terms or list(algorithm.steps()[0].loss(modules, samples(algorithm, batch)).terms)
+        terms = terms or list(algorithm.steps()[0].loss(modules, samples(algorithm.plan(), batch)).terms)
         losses.append(sum(metrics[term] for term in terms))
     assert losses[-1] < losses[0]
 
@@ -121,6 +124,7 @@ def test_good_actions_become_likelier_than_bad_ones(name):
     # The labels of a replay algorithm are learned first; there the reward itself ranks the actions.
     replay = algorithm.feed.unit == "step"
     rank = batch["reward"][..., 0] if replay else batch["advantage"]
+    rank = rank if rank.ndim == 2 or replay else rank[..., 0]
     chosen, middle = batch["valid"], rank[batch["valid"]].median()
     good, bad = chosen & (rank > middle), chosen & (rank <= middle)
     seen = {"obs/x": batch["obs/x"][: len(rank)], "action": batch["action"]}

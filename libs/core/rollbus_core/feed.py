@@ -6,6 +6,7 @@ On-policy and off-policy differ here, not in the program. An algorithm's `Config
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -23,6 +24,8 @@ class TableConfig(BaseModel):
     sampler: Literal["queue", "replay"] = "queue"
     #: Queue: steps of one batch.
     batch_steps: int = Field(0, ge=0)
+    #: Queue: rows of one batch instead of its steps, where every row of a chunk is a whole episode.
+    batch_rows: int = Field(0, ge=0)
     #: Queue: updates between the version that acted and the version that learns.
     max_lag: int = Field(1, ge=0)
     #: Queue: each slice gives each batch exactly one chunk (deterministic mode).
@@ -40,8 +43,8 @@ class TableConfig(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> TableConfig:
-        if self.sampler == "queue" and self.batch_steps < 1:
-            raise ValueError("a queue table needs batch_steps >= 1")
+        if self.sampler == "queue" and (self.batch_steps > 0) == (self.batch_rows > 0):
+            raise ValueError("a queue table needs either batch_steps or batch_rows >= 1")
         if self.sampler == "replay" and self.steps_per_update < 1:
             raise ValueError("a replay table needs steps_per_update >= 1")
         return self
@@ -60,10 +63,20 @@ class Feed(BaseModel):
     table: TableConfig
     #: Decisions per row of one chunk.
     num_decisions: int = Field(ge=1)
+    #: Episodes of one group: neighbouring rows begin alike, and a chunk is one whole episode per row.
+    #: 0: rows run on their own and chunks are cut anywhere.
+    group_size: int = Field(0, ge=0)
     unit: Literal["chunk", "step"] = "chunk"
     num_batches: int = Field(0, ge=0)
     batch_size: int = Field(0, ge=0)
     #: What the policy returns besides the action and is recorded: "log_prob", "value".
     extras: tuple[str, ...] = ()
+    #: Recorded as well where the policy offers it: "token_log_prob".
+    extras_if_offered: tuple[str, ...] = ()
     #: Printed at the start: "one update = 64 rows x 32 steps = 2048 samples, ...".
     summary: str = ""
+
+    def offered(self, offers: Collection[str]) -> Feed:
+        """This feed of a policy that ``offers`` so much."""
+        more = tuple(name for name in self.extras_if_offered if name in offers)
+        return self.model_copy(update={"extras": self.extras + more, "extras_if_offered": ()})

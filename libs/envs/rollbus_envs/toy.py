@@ -10,6 +10,7 @@ from rollbus_wire.errors import ConfigError
 
 from ._toy_control import BrightSide, Chain, Groups, Match, Reach
 from ._toy_sequence import Counter, Recall, Reversal
+from ._toy_tokens import Digits, Lookup
 
 needs: List[str] = []
 
@@ -20,6 +21,8 @@ KINDS: Dict[str, Callable[[Any, int], Env]] = {
     "image": BrightSide,
     "dict": Groups,
     "token": Reversal,
+    "digits": Digits,
+    "tool": Lookup,
     "memory": Recall,
     "counter": Counter,
 }
@@ -37,10 +40,13 @@ class Config:
     """Which toy, and its sizes."""
 
     kind: str = _option("discrete", "One of: " + ", ".join(KINDS) + ".")
-    size: int = _option(0, "States (discrete), pixels per side (image), tokens (token); 0: the kind's own.")
+    size: int = _option(
+        0, "States (discrete), pixels per side (image), tokens (token), digits (digits); 0: the kind's own."
+    )
     length: int = _option(0, "Steps of an episode; 0: the kind's own.", "steps")
     dims: int = _option(2, "Axes (continuous).")
     vocabulary: int = _option(6, "Different tokens (token).")
+    tool: bool = _option(True, "Whether a call of the tool has a result (tool).")
     lengths: List[int] = _option([5, 3, 8], "Steps of episode 0, 1, ... in turn (counter).", "steps")
     success_episodes: List[int] = _option([], "Episodes of each row that succeed (counter).")
     success_seeds: List[int] = _option([], "Seeds whose episode succeeds (counter).")

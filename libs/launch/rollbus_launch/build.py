@@ -78,12 +78,13 @@ def _broker(context: _Context) -> Service:
 
 
 def _hub(context: _Context) -> Service:
-    from rollbus_simulator.episodes import TrainingEpisodes
+    from rollbus_simulator.episodes import GroupEpisodes, TrainingEpisodes
     from rollbus_simulator.hub import Hub
 
     recipe, paths, index = context.recipe, context.paths, context.index
-    env = recipe.env
+    env, seed, group_size = recipe.env, recipe.run.seed, context.resolved.feed.group_size
     rows, slices = env.num_envs // env.hubs, env.num_slices // env.hubs
+    first = index * rows
     data: list[Link] = [ZmqLink.bind(paths.hub_data(index), paths.run_id)]
     if context.fused:
         hub_end, context.actor_end = local_pair(paths.run_id)
@@ -92,8 +93,8 @@ def _hub(context: _Context) -> Service:
         f"hub-{index}", index, env,
         make_env=env_maker(env),
         worker_command=worker_command(env, paths.run_id),
-        num_rows=rows, num_slices=slices, row_offset=index * rows,
-        episodes=TrainingEpisodes(recipe.run.seed, index * rows),
+        num_rows=rows, num_slices=slices, row_offset=first,
+        episodes=GroupEpisodes(seed, group_size, first) if group_size else TrainingEpisodes(seed, first),
         data_links=data,
         peer_link=peer_link(env.placement, env.listen or paths.hub_peers(index), paths.run_id),
         registry=context.link(paths.registry), run_id=paths.run_id,
@@ -134,11 +135,14 @@ def _connect(context: _Context, endpoint: str) -> Link:
 
 def _learner(context: _Context, spec: EnvSpec) -> Service:
     from rollbus_core.weights.shm import WeightWriter
+    from rollbus_learner.checkpoint import start_from
     from rollbus_learner.learner import Learner
 
     recipe, paths, producer = context.recipe, context.paths, secrets.token_hex(8)
     import_torch(recipe.learner.threads, recipe.run.deterministic, recipe.run.seed)
     policy = make_policy(recipe, spec, critic="value" in recipe.algorithm.requires)
+    if recipe.run.start_from:
+        start_from(policy, Path(recipe.run.start_from))
     algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
         recipe.algorithm, spec, policy, context.resolved.feed
     )

@@ -103,7 +103,7 @@ class Categorical(Head):
         return torch.log_softmax(raw, -1)
 
     def noise(self, seeds: np.ndarray) -> np.ndarray:
-        return _race(rng.uniform(seeds, self.num_params))
+        return race(rng.uniform(seeds, self.num_params))
 
     def random(self, seeds: np.ndarray) -> np.ndarray:
         return (rng.uniform(seeds, 1)[:, 0] * self.num_params).astype(np.int64)
@@ -112,7 +112,7 @@ class Categorical(Head):
         return params.argmax(-1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return _winner(params, noise)
+        return first_to_finish(params, noise)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         return params.gather(-1, action.unsqueeze(-1)).squeeze(-1)
@@ -147,7 +147,7 @@ class MultiCategorical(Head):
 
     def noise(self, seeds: np.ndarray) -> np.ndarray:
         count = len(self.num)
-        return _race(rng.uniform(seeds, count * self.widest)).reshape(-1, count, self.widest)
+        return race(rng.uniform(seeds, count * self.widest)).reshape(-1, count, self.widest)
 
     def random(self, seeds: np.ndarray) -> np.ndarray:
         return (rng.uniform(seeds, len(self.num)) * self.num).astype(np.int64)
@@ -156,7 +156,7 @@ class MultiCategorical(Head):
         return params.argmax(-1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return _winner(params, noise)
+        return first_to_finish(params, noise)
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         return params.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
@@ -314,12 +314,12 @@ def make_head(kind: str, spec: ActionSpec, log_std_init: float = 0.0) -> Head:
     return MultiCategorical(spec.num)
 
 
-def _race(uniform: np.ndarray) -> np.ndarray:
+def race(uniform: np.ndarray) -> np.ndarray:
     """Minus exponentially distributed finishing times, float32."""
     return np.log1p(-uniform).astype(np.float32)
 
 
-def _winner(log_probs: Tensor, noise: Tensor) -> Tensor:
+def first_to_finish(log_probs: Tensor, noise: Tensor) -> Tensor:
     """int64 [...]: the first of exponential clocks with rates p, which is class i with probability p_i."""
     return (log_probs.exp() / noise).argmin(-1)
 

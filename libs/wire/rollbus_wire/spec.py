@@ -62,6 +62,9 @@ class ActionSpec:
     high: List[float] = field(default_factory=list)
     names: List[str] = field(default_factory=list)
     unit: str = ""
+    #: "tokens": the elements are one completion of token ids, read up to the first ``end_token``.
+    layout: str = ""
+    end_token: int = -1
 
     def __post_init__(self) -> None:
         self.shape = tuple(int(n) for n in self.shape)

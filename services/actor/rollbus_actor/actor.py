@@ -279,8 +279,7 @@ class Actor(Service):
                     session.take_frames()
                 if session.release_by is not None:
                     return True
-                assert session.tick is not None
-                if not writer.ends_before(session.tick.rows):
+                if not recorder.ends_before(session):
                     return True
                 recorder.close(session)
             elif session.release_by is not None:

@@ -173,6 +173,13 @@ class Recorder:
         assert session.tick is not None and session.layout is not None
         return session.tick.reward.shape[1] > session.chunk_length
 
+    def ends_before(self, session: Session) -> bool:
+        """Whether the decisions on the session's tick belong into another chunk."""
+        writer, tick = session.writer, session.tick
+        assert writer is not None and tick is not None
+        new_round = self.feed.group_size and session.whole and not tick.step.any() and writer.lengths.any()
+        return bool(new_round) or writer.ends_before(tick.rows)
+
     def outcome(self, session: Session) -> None:
         """Book the outcomes in the session's tick."""
         writer, tick = session.writer, session.tick
@@ -186,8 +193,8 @@ class Recorder:
         writer = session.writer
         assert writer is not None
         writer.decide(decision)
-        if writer.fills_next and session.release_by is None:
-            # Asked for while the last step is simulated.
+        if (writer.fills_next or self.feed.group_size) and session.release_by is None:
+            # Asked for while the last step is simulated; which step is the last of a round nobody knows.
             self.ask(session)
 
     def source(self, session: Session) -> int:

@@ -128,6 +128,10 @@ class Algorithm:
         """What to optimise, in order."""
         raise NotImplementedError
 
+    def wants_more(self, batch: Batch, num_batches: int) -> bool:
+        """Whether to sample on at the same version before learning from these ``num_batches`` as one."""
+        return False
+
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Add columns to ``batch`` without gradient, once per update; returns metrics."""
         return {}

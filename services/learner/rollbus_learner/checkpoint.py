@@ -12,9 +12,18 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from rollbus_core.checkpoint_folder import CheckpointFolder
-from rollbus_core.checkpoints import CONFIG, MODEL, OPTIMISER, held, read_manifest, resolve
+from rollbus_core.checkpoints import (
+    CONFIG,
+    MODEL,
+    OPTIMISER,
+    held,
+    load_policy_tensors,
+    read_manifest,
+    resolve,
+)
 from rollbus_core.version import Version
 from rollbus_learner.algorithm import Algorithm
 from rollbus_learner.optim import StepOptimiser
@@ -170,3 +179,29 @@ def _restore(training: Training, model: Tensors, state: dict[str, Any]) -> None:
         optimiser.load_state(state["optimisers"][name])
     training.algorithm.load_state(state["algorithm"])
     torch.set_rng_state(state["rng"]["torch"])
+
+
+def start_from(policy: nn.Module, path: Path) -> None:
+    """Give ``policy`` the weights of another run: a checkpoint, or the last one of a run folder.
+
+    What actors were given there must fit; a value function that was not published keeps its own start.
+    Raises `CheckpointError`.
+    """
+    if (path / "checkpoints").is_dir():
+        path = resolve(path / "checkpoints")
+    tensors, _ = load_policy_tensors(path)
+    have = policy.state_dict()
+    wanted = {name for name in have if not name.startswith("critic.")}
+    unfit = sorted(
+        name
+        for name in wanted | set(tensors)
+        if name not in have or name not in tensors or tuple(have[name].shape) != tensors[name].shape
+        if not name.startswith("critic.")
+    )
+    if unfit:
+        raise CheckpointError(
+            f"run.start_from {path} is of another policy: {', '.join(unfit[:5])} differ in name or shape; "
+            "use the policy section of that run"
+        )
+    fitting = {name: torch.from_numpy(tensors[name].copy()) for name in tensors if name in have}
+    policy.load_state_dict({**have, **fitting})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ class Learner(Service):
         self._audit = Audit(paths.audit) if recipe.run.audit else None
         self._last: dict[str, Any] = {}
         self._batch: Batch | None = None
+        #: Deliveries that the algorithm found too little of; the next one joins them.
+        self._held: list[Batch] = []
         self._retry_at = 0.0
         self._opened = False
         self._notice: Notice | None = None
@@ -185,6 +188,7 @@ class Learner(Service):
 
     def _refused(self, what: str, message: Message) -> None:
         """The store does not have what it had: open the table again, from what is applied."""
+        self._held = []
         self._opened, self._retry_at = False, time.monotonic() + RETRY_S
         text = f"{message.code}: {message.text}" if isinstance(message, Fault) else message.kind
         self.log.warning("refused by the store", request=what, answer=text)
@@ -197,12 +201,13 @@ class Learner(Service):
         times = [time.monotonic()]
         self.member.stage("update", max(2.0, 10 * self._update_s))
         metrics = self._apply(message, times)
+        if metrics is None:
+            self._consumed(message)
+            return
         self._unpublished = self.trainer.published()
         self._publish()
         times.append(time.monotonic())
-        self._requests.ask(
-            Consumed(TABLE, message.sequence, list(counters.version), counters.updates), lambda _: None
-        )
+        self._consumed(message)
         self._record(metrics, times, counters.env_steps - before)
         check_gap(metrics, self.recipe.learner.gap_limit)
         self._save_what_is_due()
@@ -210,9 +215,18 @@ class Learner(Service):
         if self._reached_end():
             self._finish(final=True)
 
-    def _apply(self, message: Batch, times: list[float]) -> dict[str, float]:
-        """Gather and update; appends the time after each to ``times``."""
-        trainer = self.trainer
+    def _consumed(self, message: Batch) -> None:
+        counters = self.trainer.counters
+        self._requests.ask(
+            Consumed(TABLE, message.sequence, list(counters.version), counters.updates), lambda _: None
+        )
+
+    def _apply(self, message: Batch, times: list[float]) -> dict[str, float] | None:
+        """Gather and update; appends the time after each to ``times``. None: more is wanted first."""
+        trainer, parts = self.trainer, [*self._held, message]
+        if self._held:
+            message = replace(message, chunks=[chunk for part in parts for chunk in part.chunks])
+            self._held = []
         try:
             batch = self.reader.read(message)
         except StaleRead as error:
@@ -222,6 +236,9 @@ class Learner(Service):
             times += [time.monotonic()] * 2
             return {"samples": 0}
         times.append(time.monotonic())
+        if trainer.algorithm.wants_more(batch, len(parts)):
+            self._held = parts
+            return None
         try:
             metrics = trainer.apply(batch, message.sequence, message.total_steps)
         except NonFiniteLoss as error:

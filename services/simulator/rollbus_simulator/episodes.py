@@ -29,6 +29,9 @@ class Ended:
 class EpisodeSource(Protocol):
     """Gives episodes to rows and hears how they end."""
 
+    #: Whether the rows of a slice begin their episodes together: who ends first waits for the others.
+    rounds: bool
+
     def open(self, incarnation: int) -> None:
         """The hub's incarnation is known; before that there are no episodes."""
         ...
@@ -68,6 +71,8 @@ class TrainingEpisodes:
     episodes until `open`.
     """
 
+    rounds = False
+
     def __init__(self, seed: int, row_offset: int = 0, incarnation: int | None = None) -> None:
         self.seed, self.row_offset, self.incarnation = seed, row_offset, incarnation
         self._numbers: dict[int, int] = {}
@@ -104,6 +109,43 @@ class TrainingEpisodes:
         return True
 
 
+class GroupEpisodes(TrainingEpisodes):
+    """Groups of ``size`` neighbouring rows that begin alike, so that their returns can be compared.
+
+    All members of a group get one seed. A member that was lost is run again from it, `MAX_RESTARTS`
+    times; then it gets a seed of its own, and whoever compares drops the group.
+    """
+
+    rounds = True
+
+    def __init__(self, seed: int, size: int, row_offset: int = 0, incarnation: int | None = None) -> None:
+        super().__init__(seed, row_offset, incarnation)
+        self.size = size
+        self._rounds: dict[int, int] = {}
+        #: Row -> how often its episode of this round was lost.
+        self._losses: dict[int, int] = {}
+
+    def next(self, row: int) -> tuple[int, int] | None:
+        given = super().next(row)
+        if given is None:
+            return None
+        losses = self._losses.get(row, 0)
+        if not losses:
+            self._rounds[row] = self._rounds.get(row, -1) + 1
+        elif losses > MAX_RESTARTS:
+            return given
+        assert self.incarnation is not None
+        first = self.row_offset + row - row % self.size
+        group = episode_id(self.incarnation, first, self._rounds[row])
+        return given[0], episode_seed(self.seed, group, evaluation=False)
+
+    def ended(self, row: int, episode: Ended) -> None:
+        self._losses.pop(row, None)
+
+    def interrupted(self, row: int, episode: int, seed: int) -> None:
+        self._losses[row] = self._losses.get(row, 0) + 1
+
+
 class EpisodeList:
     """Exactly the episodes 0..num-1, each once, on whichever row is free.
 
@@ -111,6 +153,8 @@ class EpisodeList:
     return, length, success_once, success_at_end in the order of ids; an episode that was lost more
     than `MAX_RESTARTS` times is there with ``lost`` true and success false.
     """
+
+    rounds = False
 
     def __init__(self, seed: int, num: int) -> None:
         self.seed, self.num = seed, num

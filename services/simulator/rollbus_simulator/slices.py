@@ -2,10 +2,11 @@
 
     EMPTY -> IDLE -> RESETTING -> READY -> TICKED -> STEPPING -> READY ...
                          ^                               |
-                         +------ the episode ended ------+
+                         +--- (OVER) <- the episode ended
 
 EMPTY: no peer has the row. IDLE: there is no episode to run. READY: the row waits for a tick.
-TICKED: it waits for an act. Symbols: N rows, R selected rows, C environment steps per decision.
+TICKED: it waits for an act. OVER: where episodes come in rounds, it waits for the other rows of its
+round. Symbols: N rows, R selected rows, C environment steps per decision.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rollbus_wire.errors import SpecError
 from rollbus_wire.messages import Act, Arrays, Attached, Detached, Outcome, Tick
 from rollbus_wire.spec import EnvSpec
 
-EMPTY, IDLE, RESETTING, STEPPING, READY, TICKED = range(6)
+EMPTY, IDLE, RESETTING, STEPPING, READY, TICKED, OVER = range(7)
 
 
 class Slice:
@@ -65,6 +66,8 @@ class Slice:
         self._whole_tick = False
         #: All rows are executing a decision of one step, and none was cut.
         self._single = False
+        #: Rows that have ended their episode of the round.
+        self._over = np.zeros(num_rows, bool)
         self.seats = Seats(num_rows)
         self._places = np.arange(num_rows, dtype=np.int32)
         self._places.flags.writeable = False
@@ -77,7 +80,7 @@ class Slice:
         self.seats.fill(places, session, peer_rows)
         self.empty_since = 0.0
         self.available = self.available or not self.seats.empty
-        self.state[places] = IDLE
+        self.state[places] = np.where(self._over[places], OVER, IDLE)
         self.begin_idle()
 
     def lost(self, session: Session) -> None:
@@ -378,13 +381,24 @@ class Slice:
         for place, episode in zip(places, ended, strict=True):
             self._counters.ended(episode.ret, episode.length)
             self._episodes.ended(self.first_row + int(place), episode)
-        self._begin(places)
+        if self._episodes.rounds:
+            self._end_of_round(places)
+        else:
+            self._begin(places)
+
+    def _end_of_round(self, places: np.ndarray) -> None:
+        """Rows wait until the episodes of all rows are over; then the next ones begin together."""
+        self._over[places] = True
+        self.state[places] = OVER
+        if self._over.all():
+            self._over[:] = False
+            self._begin(np.flatnonzero(self.state == OVER).astype(np.int32))
 
     def _interrupt(self, places: np.ndarray) -> None:
         """The episodes of ``places`` are cut; no outcome of theirs is told as one."""
         for place in places:
             state = self.state[place]
-            if state in (EMPTY, IDLE):
+            if state in (EMPTY, IDLE, OVER):
                 continue
             running, decided = self._running, self._decided
             decided.settle()

@@ -278,3 +278,20 @@ class QueueMachine(RuleBasedStateMachine):
 
 QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestQueueMachine = QueueMachine.TestCase
+
+
+def test_batches_of_whole_episodes_count_rows_and_not_steps():
+    """16 rows in slices of 8: short episodes fill a batch as well as long ones, and nobody's are cut."""
+    table = QueueTable("main", TableConfig(batch_rows=16, max_lag=0))
+    table.open(Version(1, 0), 0)
+    first, second = begin(table, "a", 8, asked=50), begin(table, "b", 8, asked=50)
+    assert first.num_decisions == second.num_decisions == 50
+    assert begin(table, "a", 8, asked=50) is None and table.outstanding == 16
+    assert commit(table, first, lengths=[1] * 8) == ""
+    assert not table.complete([])
+    assert commit(table, second, lengths=[3, 50, 1, 2, 2, 2, 2, 2]) == ""
+    assert table.complete([]) and len(table.deliver(1, ("learner", 1))) == 2
+    with pytest.raises(ConfigError, match="16 rows"):
+        table.place("c", 17, 1)
+    with pytest.raises(ValueError, match="batch_rows"):
+        TableConfig(batch_rows=4, batch_steps=4)

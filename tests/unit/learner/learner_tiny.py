@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from rollbus_learner import optim
-from rollbus_learner.algorithm import Algorithm, Progress
+from rollbus_learner.algorithm import Algorithm, Plan, Progress
+from rollbus_learner.minibatch import minibatches
 from rollbus_policies.base import PolicySpec
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
 
@@ -114,6 +115,13 @@ def chunk_batch(policy, T=8, N=4, seed=0, finals=True):
     return batch
 
 
+def episode_batch(policy, T=8, N=16):
+    """A batch of unit "chunk" in which every row is one whole episode of T decisions."""
+    batch = chunk_batch(policy, T, N, finals=False)
+    batch["lengths"][:], batch["valid"][:], batch["terminated"][-1] = T, True, True
+    return batch
+
+
 def step_batch(B=64, seed=0):
     """A batch of unit "step": a bandit whose reward is highest at squashed action (0.3, -0.3)."""
     rng = np.random.default_rng(seed)
@@ -136,13 +144,20 @@ def flatten(batch, T):
     return {k: v[valid] for k, v in columns.items() if v.shape[:2] == valid.shape}
 
 
+def samples(plan, batch):
+    """What a loss gets: all of the batch as one minibatch."""
+    if plan.whole_rows:
+        return next(minibatches(batch, Plan(whole_rows=True), torch.Generator()))
+    return batch if plan.ordered else flatten(batch, len(batch["valid"]))
+
+
 def update(algorithm: Algorithm, modules, optimisers, batch, progress: Progress, label=True):
     """One update: label, every step on the whole batch for each epoch, after_update; last metrics."""
     metrics = algorithm.label(batch, modules, progress) if label else {}
     for name, factor in algorithm.before_update(progress).items():
         optimisers[name].scale(factor)
     plan = algorithm.plan()
-    sample = batch if plan.ordered else flatten(batch, len(batch["valid"]))
+    sample = samples(plan, batch)
     for _ in range(plan.epochs):
         for step in algorithm.steps():
             optimiser = optimisers[step.name]

@@ -7,7 +7,13 @@ import pytest
 from hub_kit import Script, attached, make_hub
 
 from rollbus_core.rng import episode_id, episode_seed
-from rollbus_simulator.episodes import MAX_RESTARTS, Ended, EpisodeList, TrainingEpisodes
+from rollbus_simulator.episodes import (
+    MAX_RESTARTS,
+    Ended,
+    EpisodeList,
+    GroupEpisodes,
+    TrainingEpisodes,
+)
 from rollbus_wire.env import StepResult
 from rollbus_wire.messages import Tick
 
@@ -138,3 +144,77 @@ def test_results_are_in_order_of_ids() -> None:
     assert not listed.done
     listed.ended(0, Ended(0, 10, 1.0, 4, None, None))
     assert listed.done and [r["return"] for r in listed.results] == [1.0, 2.0]
+
+
+def rounds(hub: object, actor: object, num_ticks: int) -> list[Tick]:
+    """Play, answering whatever is asked; all ticks that came."""
+    ticks = [m for m in actor.got if isinstance(m, Tick)]  # type: ignore[attr-defined]
+    new = ticks[:]
+    while len(ticks) < num_ticks:
+        for tick in new:
+            actor.act(tick)  # type: ignore[attr-defined]
+        hub.poll()  # type: ignore[attr-defined]
+        new = actor.ticks()  # type: ignore[attr-defined]
+        ticks += new
+    return ticks
+
+
+def test_members_of_a_group_begin_alike_and_wait_for_the_last() -> None:
+    """Rows 0, 1 are one group and end after 2 steps, rows 2, 3 another and end after 4."""
+    first = episode_seed(1, episode_id(0, 0, 0), evaluation=False)
+    hub, (actor,) = make_hub(
+        lambda n: Script(n, length=lambda seed: 2 if seed == first else 4),
+        num_rows=4, episodes=GroupEpisodes(1, 2),
+    )  # fmt: skip
+    attached(hub, actor)
+    ticks = rounds(hub, actor, 6)
+    assert [t.rows.tolist() for t in ticks[:6]] == [
+        [0, 1, 2, 3], [0, 1, 2, 3], [2, 3], [2, 3], [0, 1, 2, 3], [0, 1, 2, 3],
+    ]  # fmt: skip
+    start, after = ticks[0], ticks[4]
+    assert start.seed[0] == start.seed[1] == first != start.seed[2] == start.seed[3]
+    assert not set(start.seed.tolist()) & set(after.seed.tolist()) and not after.step.any()
+    # The outcome of the rows that ended early comes with the new round.
+    assert after.final.tolist() == [0, 1, 2, 3] and after.final_length.tolist() == [2, 2, 4, 4]
+    assert after.final_return.tolist() == [3, 3, 10, 10] and after.terminated.all()
+    assert len(set(start.episode.tolist()) | set(after.episode.tolist())) == 8
+
+
+def test_a_lost_member_is_run_again_from_its_groups_seed() -> None:
+    episodes = GroupEpisodes(1, 2, incarnation=3)
+    (lost, seed), (_, same) = episodes.next(0), episodes.next(1)  # type: ignore[misc]
+    assert seed == same
+    episodes.ended(1, Ended(0, 0, 0.0, 1, None, None))
+    for _ in range(MAX_RESTARTS):
+        episodes.interrupted(0, lost, seed)
+        again, restarted = episodes.next(0)  # type: ignore[misc]
+        assert restarted == seed and again != lost
+    episodes.interrupted(0, again, seed)
+    assert episodes.next(0)[1] != seed  # type: ignore[index]
+    episodes.ended(0, Ended(0, 0, 0.0, 1, None, None))
+    assert episodes.next(0)[1] == episodes.next(1)[1] != seed  # type: ignore[index]
+
+
+def test_a_round_survives_the_loss_of_a_member() -> None:
+    """The environment fails once in row 1: its episode is told as interrupted and runs again."""
+    made = Failing(2)
+    hub, (actor,) = make_hub(lambda n: made, num_rows=2, episodes=GroupEpisodes(1, 2))
+    attached(hub, actor)
+    ticks = rounds(hub, actor, 6)
+    cut = [t for t in ticks if t.interrupted.any()]
+    assert len(cut) == 1 and cut[0].seed[cut[0].interrupted][0] == ticks[0].seed[0]
+    after = next(t for t in ticks if t.final.size)
+    assert after.final.size == 2 and not after.step.any()
+
+
+class Failing(Script):
+    """A step of row 1 fails, once."""
+
+    failed = False
+
+    def step(self, rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:
+        result = super().step(rows, actions, observe)
+        if not self.failed and (rows == 1).any() and self.steps[1] == 2:
+            self.failed = True
+            result.reward[rows == 1] = np.nan
+        return result

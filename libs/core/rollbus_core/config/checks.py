@@ -28,6 +28,7 @@ CAPABILITIES = {
     "entropy": "entropy",
     "value": "a value function",
     "sample": "a reparameterised sample",
+    "token_log_prob": "log-probabilities of tokens",
 }
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
@@ -63,7 +64,7 @@ def feed(recipe: Recipe, origins: Origins) -> tuple[Feed | None, list[str]]:
         given = f"env.num_envs = {env.num_envs}, env.num_slices = {env.num_slices}"
         where, others = _blame(str(error), origins)
         return None, [f"{where}: algorithm {recipe.algorithm.name!r} with {given}: {error}{others}"]
-    return result, []
+    return result.offered(recipe.policy.offers), []
 
 
 def _blame(text: str, origins: Origins) -> tuple[str, str]:

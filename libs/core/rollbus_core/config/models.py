@@ -41,6 +41,9 @@ class RunConfig(Section):
     resume: Literal["auto", "never", "must"] = option(
         "auto", "Continue from the run folder's last checkpoint: if there is one, never, or fail."
     )
+    start_from: str = option(
+        "", "Run folder or checkpoint whose policy weights the run begins with; empty: new weights."
+    )
     audit: bool = option(False, "Record every (episode, step) that is produced and applied.")
 
 

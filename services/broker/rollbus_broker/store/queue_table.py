@@ -1,7 +1,8 @@
 """On-policy: each chunk is delivered once, in numbered batches, within a bound on the lag.
 
+The *size* of a chunk is its steps, or its rows where they are whole episodes (`TableConfig.batch_rows`).
 Batch b is learned by the version that b - 1 made. At any time the batches ``consumed + 1`` to
-``consumed + 1 + max_lag`` may be begun, so at most (max_lag + 1) * batch_steps steps are outstanding
+``consumed + 1 + max_lag`` may be begun, so at most max_lag + 1 batches are outstanding
 and no chunk is older than max_lag updates when it is learned.
 """
 
@@ -27,20 +28,20 @@ class _Batch:
     #: Slices that have a ticket or a chunk in it.
     slices: list[str] = field(default_factory=list)
     tickets: int = 0
-    ticket_steps: int = 0
-    chunk_steps: int = 0
-    #: Steps granted for the chunks that came; more than ``chunk_steps`` where chunks were cut.
-    granted_steps: int = 0
+    ticket_size: int = 0
+    chunk_size: int = 0
+    #: Size granted for the chunks that came; more than ``chunk_size`` where chunks were cut.
+    granted_size: int = 0
 
     @property
     def begun(self) -> int:
-        return self.ticket_steps + self.chunk_steps
+        return self.ticket_size + self.chunk_size
 
-    def add(self, chunk: Chunk, granted: int) -> None:
+    def add(self, chunk: Chunk, size: int, granted: int) -> None:
         self.chunks.append(chunk)
         self.slices.append(chunk.slice)
-        self.chunk_steps += chunk.steps
-        self.granted_steps += granted
+        self.chunk_size += size
+        self.granted_size += granted
 
 
 class QueueTable(Table):
@@ -59,21 +60,25 @@ class QueueTable(Table):
         self.consumed_up_to = 0
         self.durable_up_to = 0
         self.min_rows = 0
+        #: Size of a whole batch.
+        self.batch_size = config.batch_rows or config.batch_steps
 
     # --- questions ---
 
     def place(self, slice: str, num_rows: int, asked: int) -> Grant | None:
         config = self.config
-        if num_rows > config.batch_steps:
+        if num_rows > self.batch_size:
             raise ConfigError(
                 f"slice {slice!r} has {num_rows} rows, but a batch of table {self.name!r} has "
-                f"{config.batch_steps} steps; use more slices, fewer envs, or longer batches"
+                f"{self.batch_size} {'rows' if config.batch_rows else 'steps'}; use more slices, fewer envs, "
+                "or longer batches"
             )
         for number in range(self.delivered + 1, self.consumed_up_to + config.max_lag + 2):
             batch = self.batches.get(number) or _Batch()
             if config.one_chunk_per_slice and slice in batch.slices:
                 continue
-            num_decisions = min(asked, self._room(batch) // num_rows)
+            fit = self._room(batch) // num_rows
+            num_decisions = min(asked, fit if not config.batch_rows else asked * fit)
             if num_decisions > 0:
                 return Grant(num_decisions, number, self._min_version(number))
         return None
@@ -91,7 +96,7 @@ class QueueTable(Table):
         batch = self.batches.get(self.delivered + 1)
         if batch is None or not batch.chunks:
             return False
-        if batch.chunk_steps >= self.config.batch_steps:
+        if batch.chunk_size >= self.batch_size:
             return True
         if batch.tickets:
             return False
@@ -111,16 +116,19 @@ class QueueTable(Table):
     @property
     def outstanding(self) -> int:
         return sum(batch.begun for batch in self.batches.values()) + sum(
-            chunk.steps
+            self._size(chunk)
             for number, chunks in self.kept.items()
             if number > self.consumed_up_to
             for chunk in chunks
         )
 
+    def _size(self, item: Chunk | TicketInfo) -> int:
+        return item.num_rows if self.config.batch_rows else item.steps
+
     def _room(self, batch: _Batch) -> int:
         if self.config.one_chunk_per_slice:
-            return self.config.batch_steps - batch.granted_steps - batch.ticket_steps
-        return self.config.batch_steps - batch.begun
+            return self.batch_size - batch.granted_size - batch.ticket_size
+        return self.batch_size - batch.begun
 
     def _min_version(self, number: int) -> Version:
         updates_ahead = number - self.consumed_up_to - 1
@@ -159,7 +167,7 @@ class QueueTable(Table):
         self.min_rows = min(self.min_rows or ticket.num_rows, ticket.num_rows)
         batch = self.batches.setdefault(ticket.batch, _Batch())
         batch.tickets += 1
-        batch.ticket_steps += ticket.steps
+        batch.ticket_size += self._size(ticket)
         batch.slices.append(ticket.slice)
 
     def end(self, number: int, reason: str = "") -> TicketInfo | None:
@@ -171,7 +179,7 @@ class QueueTable(Table):
     def commit(self, chunk: Chunk) -> list[Chunk]:
         ticket = self.tickets.pop(chunk.ticket)
         batch = self._leave(ticket)
-        batch.add(chunk, ticket.steps)
+        batch.add(chunk, self._size(chunk), self._size(ticket))
         self.sequence = max(self.sequence, chunk.sequence)
         self.total_steps += chunk.steps
         return []
@@ -217,8 +225,8 @@ class QueueTable(Table):
             for chunk in [c for c in batch.chunks if lost(c)]:
                 batch.chunks.remove(chunk)
                 batch.slices.remove(chunk.slice)
-                batch.chunk_steps -= chunk.steps
-                batch.granted_steps -= chunk.steps
+                batch.chunk_size -= self._size(chunk)
+                batch.granted_size -= self._size(chunk)
                 gone.append(chunk)
         for number, chunks in self.kept.items():
             gone += [c for c in chunks if lost(c)]
@@ -230,7 +238,7 @@ class QueueTable(Table):
     def _leave(self, ticket: TicketInfo) -> _Batch:
         batch = self.batches[ticket.batch]
         batch.tickets -= 1
-        batch.ticket_steps -= ticket.steps
+        batch.ticket_size -= self._size(ticket)
         batch.slices.remove(ticket.slice)
         return batch
 
@@ -245,13 +253,13 @@ class QueueTable(Table):
             return "lineage"
         for ahead in range(self.config.max_lag + 1):
             batch = self.batches.setdefault(self.delivered + 1 + ahead, _Batch())
-            if batch.chunk_steps + chunk.steps > self.config.batch_steps or (
+            if batch.chunk_size + self._size(chunk) > self.batch_size or (
                 self.config.one_chunk_per_slice and chunk.slice in batch.slices
             ):
                 continue
             if chunk.oldest.number < self.version.number + ahead - self.config.max_lag:
                 return "lag"
-            batch.add(chunk, chunk.steps)
+            batch.add(chunk, self._size(chunk), self._size(chunk))
             return ""
         return "lag"
 
@@ -261,7 +269,7 @@ class QueueTable(Table):
         return super().dump() | {
             "consumed": self.consumed_up_to, "durable": self.durable_up_to,
             "evicted": list(self.evicted.items()), "min_rows": self.min_rows,
-            "granted": [[n, b.granted_steps] for n, b in self.batches.items()],
+            "granted": [[n, b.granted_size] for n, b in self.batches.items()],
         }  # fmt: skip
 
     def load(self, data: dict[str, Any], chunks: Sequence[tuple[int, Chunk]]) -> None:
@@ -273,9 +281,9 @@ class QueueTable(Table):
             if number <= self.delivered:
                 self.kept.setdefault(number, []).append(chunk)
             else:
-                self.batches.setdefault(number, _Batch()).add(chunk, 0)
+                self.batches.setdefault(number, _Batch()).add(chunk, self._size(chunk), 0)
         for number, granted in data["granted"]:
-            self.batches.setdefault(number, _Batch()).granted_steps = granted
+            self.batches.setdefault(number, _Batch()).granted_size = granted
 
     def dump_chunks(self) -> Iterable[tuple[int, Chunk]]:
         for number, chunks in self.kept.items():

@@ -80,6 +80,10 @@ class Chunk:
     def __post_init__(self) -> None:
         self.steps = int(self.lengths.sum())
 
+    @property
+    def num_rows(self) -> int:
+        return len(self.lengths)
+
     def to_data(self) -> dict[str, Any]:
         return {
             "q": self.sequence, "t": self.ticket, "c": list(self.cell), "s": self.slice,
