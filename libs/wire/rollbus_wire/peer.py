@@ -329,9 +329,9 @@ def _raise_if_refused(peer: Peer) -> None:
         return
     rejected = peer.link.rejected
     if "version" in rejected:
-        raise VersionMismatch("the hub refuses this peer: " + peer.link.last_rejection)
+        raise VersionMismatch("the hub refuses this peer: " + peer.link.rejects.last)
     if "foreign-run" in rejected:
-        raise FaultReceived("foreign-run", peer.link.last_rejection)
+        raise FaultReceived("foreign-run", peer.link.rejects.last)
     if peer.refusal is not None:
         text = "the hub refuses this peer: " + peer.refusal.text
         if peer.refusal.code == "version":

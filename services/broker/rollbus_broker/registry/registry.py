@@ -157,10 +157,9 @@ class Registry:
             self._reply(envelope, Fault("rejoin", "not a member (any more): register again"))
             return
         if entry.producer in self._behind:
-            # It reads again: the newest makes up for what it missed.
-            self._behind.discard(entry.producer)
-            for kept in self.last.messages(entry.role):
-                self._send(kept, entry.peer)
+            # It reads again: the newest makes up for what it missed, once there is room for it.
+            if all(self._send(kept, entry.peer) for kept in self.last.messages(entry.role)):
+                self._behind.discard(entry.producer)
         if entry.role == "actor":
             held = message.stats.get("slices")
             if isinstance(held, (list, tuple)):
