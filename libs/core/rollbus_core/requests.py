@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rollbus_wire.errors import PeerLost
+from rollbus_wire.limits import MAX_PEERS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import Message
 
-#: Senders whose replies are remembered, replies of all of them together, and of each at least.
-MAX_SENDERS, MAX_REPLIES, MIN_REPLIES = 4096, 1 << 16, 16
+#: Replies of all senders together, and of each at least, that are remembered.
+MAX_REPLIES, MIN_REPLIES = 1 << 16, 16
 
 
 class Requests:
@@ -92,15 +93,15 @@ class Replies:
 
     def answer(self, envelope: Envelope, message: Message) -> None:
         """Answer ``envelope``, now or long after it came."""
-        sent = self._sent.get(envelope.sender, {})
-        if envelope.id in sent:
+        sent = self._sent.get(envelope.sender)
+        if sent is not None and envelope.id in sent:
             sent[envelope.id] = message
         self._send(message, envelope)
 
     def _of(self, sender: str) -> OrderedDict[int, Message | None]:
         if sender not in self._sent:
             self._sent[sender] = OrderedDict()
-            if len(self._sent) > MAX_SENDERS:
+            if len(self._sent) > MAX_PEERS:
                 self._sent.popitem(last=False)
         self._sent.move_to_end(sender)
         return self._sent[sender]

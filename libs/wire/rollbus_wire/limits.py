@@ -38,10 +38,12 @@ LOG_AGAIN_S = 10.0
 
 # --- one environment or request
 
+#: Peers of one hub, members of one registry, senders whose replies are remembered.
+MAX_PEERS = 4096
 #: Rows of one peer, slice, ticket or request for decisions.
 MAX_ROWS = 1 << 16
 #: Bytes of one row's observation under one key.
-MAX_ROW_BYTES = 1 << 28
+MAX_ROW_BYTES = 1 << 26
 #: Actions of one decision.
 MAX_ACTION_CHUNK = 4096
 #: Recurrent state of one row.

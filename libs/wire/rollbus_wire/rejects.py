@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from typing import Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Iterable, Tuple
 
 from .errors import WireError
 from .limits import (
@@ -81,3 +81,14 @@ class Rejects:
         self._logged[code] = (now, 0)
         more = " (and %d more since the last line)" % held_back if held_back else ""
         log.warning("%s: a message was refused (%s): %s%s", where, code, text, more)
+
+
+def rejected_by_plane(**links: Iterable[Any]) -> Dict[str, Dict[str, int]]:
+    """Plane -> code -> refusals of its links (None: a link that is not there), for heartbeats."""
+    planes: Dict[str, Dict[str, int]] = {}
+    for plane, members in links.items():
+        for link in members:
+            for code, count in link.rejected.items() if link is not None else ():
+                codes = planes.setdefault(plane, {})
+                codes[code] = codes.get(code, 0) + count
+    return planes

@@ -58,12 +58,17 @@ class SharedObservations:
     def __init__(self, buffer: Any, spec: EnvSpec, num_rows: int) -> None:
         self._buffer = buffer
         shapes = {key: (item.dtype, item.shape) for key, item in spec.observation.items()}
-        self._layout = observation_layout(shapes, num_rows)
+        self._layout, self._num_rows = observation_layout(shapes, num_rows), num_rows
 
     def take(self, tick: Tick) -> bool:
         """Put views of the cell into ``tick``; False if the cell does not hold this tick."""
         place, size = tick.place, self._layout.cell_bytes
-        if place % size or place + size > len(self._buffer):
+        if (
+            tick.rows.ndim != 1
+            or tick.rows.size > self._num_rows
+            or place % size
+            or place + size > len(self._buffer)
+        ):
             return False
         if _TICK.unpack_from(self._buffer, place)[0] != tick.tick:
             return False

@@ -15,7 +15,7 @@ from rollbus_core.member import DEFAULT_STAGE_DEADLINE_S, Member
 from rollbus_core.service import Service
 from rollbus_simulator.counters import Counters, Rates
 from rollbus_simulator.episodes import EpisodeSource
-from rollbus_simulator.failures import max_failed_episodes
+from rollbus_simulator.failures import FailureLog, max_failed_episodes
 from rollbus_simulator.grants import Grants
 from rollbus_simulator.holders import UnknownSlice
 from rollbus_simulator.peers import PING_S, Peers
@@ -39,6 +39,7 @@ from rollbus_wire.messages import (
     SlicesChanged,
 )
 from rollbus_wire.peer import Peer
+from rollbus_wire.rejects import rejected_by_plane
 from rollbus_wire.spec import EnvSpec
 
 #: A slice without any peer is given up after this long: its actor is free for others.
@@ -91,6 +92,7 @@ class Hub(Service):
         self._log = log if log is not None else structlog.get_logger("hub")
         self._rates = Rates(self.counters, clock)
         self._peers = Peers(self, self.counters, timeout_s=env.step_timeout_s, log=self._log)
+        self._refusals = FailureLog(self._log)
         self._workers: Workers | None = None
         self._envs: list[Env] = []
         self._told: list[str] = []
@@ -198,12 +200,12 @@ class Hub(Service):
             "slices": [each["slice"] for each in available],
             "rows": sum(each["rows"] for each in available),
             "peers": len(self._peers.sessions),
+            "rejected": rejected_by_plane(data=self._data_links, peer=[self._peer_link]),
         }
 
     def _available(self) -> list[dict[str, Any]]:
-        spec = self.spec.to_data() if self.spec else {}
         return [
-            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint, "spec": spec}
+            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint}
             for each in self.slices.values()
             if each.available
         ]
@@ -258,7 +260,7 @@ class Hub(Service):
                 each.act(message)
             except (SpecError, UnknownSlice) as error:
                 self.counters.bad_acts += 1
-                self._log.warning("act refused", slice=message.slice, text=str(error))
+                self._refusals.add(error.code, "act refused", slice=message.slice, text=str(error))
                 self._fault(link, envelope, error, message.slice)
         elif isinstance(message, Attach):
             self._grants.asked(link, envelope, message)

@@ -10,6 +10,7 @@ from rollbus_simulator.counters import Counters
 from rollbus_simulator.failures import ADVICE, FailureLog
 from rollbus_simulator.sessions import Request, Session, spec_difference
 from rollbus_wire.errors import PeerLost, SpecError
+from rollbus_wire.limits import MAX_PEERS, MAX_ROWS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
     PROTOCOL,
@@ -135,7 +136,8 @@ class Peers:
             else:
                 self._answered(session, request, message)
         elif isinstance(message, Fault):
-            self._log.warning("peer fault", peer=session.name, code=message.code, text=message.text)
+            text = message.text
+            self._failures.add(message.code, "peer fault", peer=session.name, code=message.code, text=text)
 
     def _answered(self, session: Session, request: Request, message: Message) -> None:
         if isinstance(message, Outcome):
@@ -184,7 +186,7 @@ class Peers:
         if refused is not None:
             if serve is not None:
                 raise SpecError(f"the environment of {hello.name}: {refused.text}")
-            self._log.warning("peer refused", peer=hello.name, text=refused.text)
+            self._failures.add(refused.text, "peer refused", peer=hello.name, text=refused.text)
             self._reply(link, envelope, refused)
             return
         old = self._sessions.get(key)
@@ -219,14 +221,16 @@ class Peers:
             return Fault(
                 code="version",
                 text="the peer speaks protocol %s, the hub %s; install the same major version"
-                % (".".join(map(str, hello.protocol)), ".".join(map(str, PROTOCOL))),
+                % (".".join(map(str, hello.protocol[:2])), ".".join(map(str, PROTOCOL))),
             )
         try:
             spec = EnvSpec.from_data(hello.spec)
         except SpecError as error:
             return Fault(code=error.code, text=str(error))
-        if hello.num_rows < 1:
-            return Fault(code="spec", text=f"the peer offers {hello.num_rows} rows; at least 1")
+        if not 1 <= hello.num_rows <= MAX_ROWS:
+            return Fault(code="spec", text=f"the peer offers {hello.num_rows} rows; 1 to {MAX_ROWS}")
+        if len(self._sessions) >= MAX_PEERS:
+            return Fault(code="limit", text=f"{MAX_PEERS} peers are here already; use another hub")
         if self.spec is None:
             self.spec = spec
         difference = spec_difference(self.spec, spec)
