@@ -127,13 +127,19 @@ def load_policy_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[s
 
     ``manifest["published"]`` says under which name of model.safetensors each of them is.
     """
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     path = Path(path)
     with held(path):
         manifest = read_manifest(path)
-        with safe_open(path / MODEL, "numpy") as file:
-            tensors = {name: file.get_tensor(stored) for name, stored in manifest["published"].items()}
+        names = manifest.get("published")
+        if not isinstance(names, dict) or not all(isinstance(stored, str) for stored in names.values()):
+            raise CheckpointError(f"{path / MANIFEST} does not say what was published; use another checkpoint")
+        try:
+            with safe_open(path / MODEL, "numpy") as file:
+                tensors = {name: file.get_tensor(stored) for name, stored in names.items()}
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path / MODEL} cannot be read: {error}; use another checkpoint") from None
     return tensors, manifest
 
 

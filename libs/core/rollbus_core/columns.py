@@ -140,7 +140,7 @@ def _check_sizes(data: Mapping[str, Any], columns: Sequence[tuple[str, str, tupl
     if int(data["num_rows"]) > MAX_ROWS:
         raise ValueError(f"{short(data['num_rows'])} rows; at most {MAX_ROWS}")
     for name, _, shape, _ in columns:
-        if len(shape) > MAX_DIMENSIONS or min(shape, default=0) < 0:
+        if len(shape) > MAX_DIMENSIONS or not all(0 <= size <= MAX_ARRAY_BYTES for size in shape):
             raise ValueError(f"column {short(name)} has shape {short(shape)}")
 
 

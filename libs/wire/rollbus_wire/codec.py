@@ -136,6 +136,6 @@ def _described(head: bytes) -> Tuple[int, np.dtype, Tuple[int, ...], int]:
     num_bytes = dtype.itemsize
     for size in shape:
         num_bytes *= size
-    if num_bytes > MAX_ARRAY_BYTES:
-        raise LimitExceeded("array of %d bytes; at most %d" % (num_bytes, MAX_ARRAY_BYTES))
+    if num_bytes > MAX_ARRAY_BYTES or max(shape, default=0) > MAX_ARRAY_BYTES:
+        raise LimitExceeded("array of %s, %d bytes; at most %d" % (list(shape), num_bytes, MAX_ARRAY_BYTES))
     return index, dtype, shape, num_bytes

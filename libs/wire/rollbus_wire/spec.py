@@ -161,8 +161,10 @@ class EnvSpec:
 
 def _check_shape(shape: Tuple[int, ...], itemsize: int) -> None:
     # Time and rows come before these dimensions.
-    if len(shape) > MAX_DIMENSIONS - 2 or min(shape, default=0) < 0:
-        raise SpecError("shape %s; at most %d sizes of 0 or more" % (short(shape), MAX_DIMENSIONS - 2))
+    if len(shape) > MAX_DIMENSIONS - 2 or not all(0 <= size <= MAX_ROW_BYTES for size in shape):
+        raise SpecError(
+            "shape %s; at most %d sizes of 0 to %d" % (short(shape), MAX_DIMENSIONS - 2, MAX_ROW_BYTES)
+        )
     num_bytes = itemsize
     for size in shape:
         num_bytes *= size

@@ -196,8 +196,7 @@ class Slice:
         whole = places is self._places or (
             places.shape == self._places.shape and bool((places == self._places).all())
         )
-        if not whole:
-            places = self._acts.places(places)
+        places = self._places if whole else self._acts.places(places)
         if act.tick != self.tick or not (whole and self._whole_tick):
             waiting = self.state[places] == TICKED
             if act.tick != self.tick or not waiting.all():

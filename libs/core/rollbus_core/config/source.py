@@ -73,13 +73,14 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()
+        mark: Any = event.start_mark
         if isinstance(event, yaml.AliasEvent):
             raise yaml.MarkedYAMLError(
-                problem="aliases (*name) are not allowed", problem_mark=event.start_mark
+                problem="aliases (*name) are not allowed", problem_mark=mark
             )
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} deep", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} deep", problem_mark=mark)
         try:
             return super().compose_node(parent, index)
         finally:
@@ -201,6 +202,8 @@ def _tree(node: yaml.Node, where: str) -> Any:
 
 def _scalar(node: yaml.ScalarNode, where: str) -> Plain:
     text = node.value
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ConfigError(f"{where}:{node.start_mark.line + 1}: half of a character (\\ud800 to \\udfff)")
     kind = node.tag.rpartition(":")[2]
     if node.style or kind == "str":
         return Plain(text, text, quoted=True)

@@ -20,7 +20,7 @@ from rollbus_wire.errors import SpecError, StaleRead, short
 ALIGNMENT = 64
 _LENGTH = struct.Struct("<Q")
 #: A header that names more is refused.
-MAX_TENSORS = 1 << 17
+MAX_TENSORS, MAX_DIM = 1 << 17, 1 << 48
 #: What reading a header of any bytes may raise.
 _UNREADABLE = (
     ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, struct.error,
@@ -122,7 +122,8 @@ def _check_places(entries: list[Entry], num_bytes: int) -> None:
     place = 0
     for entry in entries:
         size = math.prod(entry.shape) * entry.dtype.itemsize
-        if entry.start != place or entry.stop - entry.start != size or min(entry.shape, default=0) < 0:
+        good = len(entry.shape) <= 32 and all(0 <= dim <= MAX_DIM for dim in entry.shape)
+        if entry.start != place or entry.stop - entry.start != size or not good:
             raise ValueError(f"tensor {entry.name!r} at {entry.start}:{entry.stop}")
         place = entry.stop
     if place != num_bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import MISSING, fields
+from functools import lru_cache
 from typing import Any, Dict, Type
 
 import numpy as np
@@ -135,6 +136,7 @@ for _plane, _classes in PLANES.items():
         _TABLES[_cls.kind] = _Table(_cls)
 
 
+@lru_cache(maxsize=1)
 def fields_hash() -> str:
     """Hash of the field table: equal on both sides when they know the same messages."""
     lines = [

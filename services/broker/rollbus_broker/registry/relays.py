@@ -34,7 +34,7 @@ class LastOnes:
 
     def keep(self, message: Message) -> None:
         """Remember ``message`` if late joiners need it. Raises `WireError` for one without a version."""
-        Version.of(message.version)
+        Version.of(message.version)  # type: ignore[attr-defined]  # all of `RELAYED` have one
         if isinstance(message, Notice):
             self._notices.pop(message.policy, None)
             self._notices[message.policy] = message
