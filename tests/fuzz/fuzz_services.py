@@ -14,9 +14,9 @@ from harness import Bytes, mutated
 
 from rollbus_wire.codec import pack
 from rollbus_wire.errors import PeerLost, RollbusError, WireError
+from rollbus_wire.limits import MAX_ELEMENTS_ASKED
 from rollbus_wire.link import Envelope, Link, ZmqLink
 from rollbus_wire.messages import PROTOCOL, Message
-
 
 #: Pollers want one; it is never connected.
 _NO_SOCKET = zmq.Context.instance().socket(zmq.DEALER)
@@ -36,7 +36,7 @@ class FedLink(ZmqLink):
 
     def __init__(self, *, bound: bool = True, run: str = "") -> None:
         Link.__init__(self, run, "fuzzed")
-        self.bound, self.endpoint, self._max_elements = bound, "fuzzed", 10_000
+        self.bound, self.endpoint, self._max_elements = bound, "fuzzed", MAX_ELEMENTS_ASKED
         self.socket = _NO_SOCKET
         self.frames: list[list[bytes]] = []
         self.sent: list[Message] = []
@@ -48,7 +48,15 @@ class FedLink(ZmqLink):
     def say(self, message: Message, id: int = 0, re: int = 0, body: dict[str, Any] | None = None) -> None:
         """A message of the other side, well formed unless ``body`` says other fields."""
         fields = {k: v for k, v in message.__dict__.items() if v is not None} if body is None else body
-        header = {"v": PROTOCOL[0], "k": message.kind, "run": "", "id": id, "re": re, "from": "f", "b": fields}
+        header = {
+            "v": PROTOCOL[0],
+            "k": message.kind,
+            "run": "",
+            "id": id,
+            "re": re,
+            "from": "f",
+            "b": fields,
+        }
         self.feed(*[bytes(frame) for frame in pack(header)])
 
     def recv(self) -> Envelope | None:
@@ -86,7 +94,9 @@ def say_mutated(link: FedLink, examples: Sequence[Message], data: Bytes) -> None
 
 def folder() -> Path:
     """A new folder in memory that goes with the process."""
-    path = Path(tempfile.mkdtemp(prefix="rollbus-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    path = Path(
+        tempfile.mkdtemp(prefix="rollbus-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    )
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
 

@@ -4,11 +4,12 @@ A target is a file with ``fuzz(data: bytes) -> None``, which may raise nothing, 
 begin with. ``make fuzz TARGET=codec RUNS=1000000`` runs one under atheris with coverage; `make test` replays
 the corpus of each and tries a few inputs of hypothesis.
 
-    python tests/fuzz/harness.py TARGET [-runs=N] [-max_total_time=SECONDS]
+    python tests/fuzz/harness.py TARGET [--runs N] [--seconds S] [--blind]
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import logging
 import resource
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -26,9 +28,7 @@ HERE = Path(__file__).resolve().parent
 #: Inputs that are kept, and, outside of git, what runs find: new inputs, and those that raised.
 CORPUS, FOUND = HERE / "corpus", HERE.parents[1] / ".fuzz"
 #: Packages whose coverage guides the search.
-INSTRUMENTED = [
-    f"rollbus_{name}" for name in ("wire", "core", "broker", "simulator", "actor", "launch")
-]
+INSTRUMENTED = [f"rollbus_{name}" for name in ("wire", "core", "broker", "simulator", "actor", "launch")]
 #: Files here that are no target.
 OTHERS = {"harness", "conftest", "fuzz_services"}
 
@@ -36,7 +36,9 @@ OTHERS = {"harness", "conftest", "fuzz_services"}
 def targets() -> list[str]:
     """Names of all targets."""
     return sorted(
-        path.stem for path in HERE.glob("*.py") if path.stem not in OTHERS and not path.stem.startswith("test_")
+        path.stem
+        for path in HERE.glob("*.py")
+        if path.stem not in OTHERS and not path.stem.startswith("test_")
     )
 
 
@@ -94,9 +96,15 @@ class Bytes:
         return {self.take(2).decode("latin1"): self.value(depth - 1) for _ in range(self.number(4))}
 
 
-INTEGERS = (0, 1, 2, 3, -1, 7, 64, 255, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 40, (1 << 63) - 1, 1 << 63, -(1 << 63), (1 << 64) - 1)  # fmt: skip
+INTEGERS = (
+    0, 1, 2, 3, -1, 7, 64, 255, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 40, (1 << 63) - 1, 1 << 63,
+    -(1 << 63), (1 << 64) - 1,
+)  # fmt: skip
 FLOATS = (0.0, -0.0, 1.5, -1.0, float("nan"), float("inf"), float("-inf"), 1e308, 5e-324)
-TEXTS = ("", "a", "main", "hub-0/0", "queue", "xxh3", "crc32", "../../x", "\0", "ipc:///nowhere", "n" * 300, "é\u2028", "object", "float32")  # fmt: skip
+TEXTS = (
+    "", "a", "main", "hub-0/0", "queue", "xxh3", "crc32", "../../x", "\0", "ipc:///nowhere", "n" * 300,
+    "\u00e9\u2028", "object", "float32",
+)  # fmt: skip
 
 
 def mutated(message: Any, data: Bytes) -> dict[str, Any]:
@@ -161,12 +169,33 @@ def corpus(name: str) -> list[bytes]:
     return kept + list(load(name).seeds())
 
 
-def main() -> None:
-    """Fuzz until -runs or -max_total_time; the last line says how often, how fast, and what memory did."""
+class Progress:
+    """Counts executions and says how fast they are and what memory does."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.count, self.began = name, 0, time.monotonic()
+        self._first_kib, self._told = 0, self.began
+
+    def one(self) -> None:
+        """An execution begins."""
+        self.count += 1
+        if self.count == 10_000:
+            self._first_kib = _rss_kib()
+        if time.monotonic() - self._told >= 10.0:
+            self.tell()
+
+    def tell(self) -> None:
+        """Print a line."""
+        self._told = time.monotonic()
+        rate = self.count / max(self._told - self.began, 1e-9)
+        memory = f"RSS {self._first_kib >> 10} -> {_rss_kib() >> 10} MiB"
+        print(f"{self.name}: {self.count} executions, {rate:.0f}/s, {memory}", flush=True)
+
+
+def guided(name: str, arguments: list[str]) -> None:
+    """Let atheris search, guided by coverage."""
     import atheris
 
-    name, arguments = sys.argv[1], sys.argv[2:]
-    logging.disable(logging.CRITICAL)
     with atheris.instrument_imports(include=INSTRUMENTED):
         target = load(name)
     found, kept = FOUND / name, CORPUS / name
@@ -174,27 +203,79 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(target.seeds()):
         (found / f"seed-{number}").write_bytes(seed)
-    count, began, first_rss, last = 0, time.monotonic(), 0, 0.0
+    progress = Progress(name)
 
     def one(data: bytes) -> None:
-        nonlocal count, first_rss, last
-        count += 1
-        if count == 10_000:
-            first_rss = _rss()
+        progress.one()
         target.fuzz(data)
-        now = time.monotonic()
-        if now - last >= 10.0:
-            last = now
-            rate = count / max(now - began, 1e-9)
-            print(f"{name}: {count} executions, {rate:.0f}/s, RSS {first_rss >> 10} -> {_rss() >> 10} MiB", flush=True)
 
-    crashes = f"-artifact_prefix={found.parent / name}-"
-    atheris.Setup([sys.argv[0], "-max_len=512", "-timeout=20", crashes, *arguments, str(found), str(kept)], one)
+    options = ["-max_len=512", "-timeout=20", f"-artifact_prefix={FOUND / name}-"]
+    atheris.Setup([sys.argv[0], *options, *arguments, str(found), str(kept)], one)
     atheris.Fuzz()
 
 
-def _rss() -> int:
-    """Of this process, in KiB."""
+def blind(name: str, runs: int, limit_s: float, seed: int = 1) -> int:
+    """Mutate the corpus at random, without coverage and so ten times as fast; how many inputs ran."""
+    target, random = load(name), Random(seed)
+    inputs, progress = corpus(name), Progress(name)
+    while progress.count < runs and time.monotonic() - progress.began < limit_s:
+        data = mutate(inputs[random.randrange(len(inputs))], random)
+        progress.one()
+        try:
+            target.fuzz(data)
+        except BaseException:
+            print(f"{name}: raised by {data!r}", flush=True)
+            raise
+    progress.tell()
+    return progress.count
+
+
+def mutate(data: bytes, random: Random) -> bytes:
+    """``data`` with a few bytes changed, put in, left out or repeated."""
+    changed = bytearray(data)
+    for _ in range(1 + random.randrange(6)):
+        place, how = random.randrange(len(changed) + 1), random.randrange(5)
+        if how == 0:
+            changed[place:place] = random.randbytes(1 + random.randrange(8))
+        elif how == 1:
+            del changed[place : place + 1 + random.randrange(4)]
+        elif how == 2:
+            changed[place : place + 4] = random.choice(EDGES)
+        elif how == 3 and changed:
+            changed[place % len(changed)] ^= 1 << random.randrange(8)
+        else:
+            changed[place:place] = changed[: random.randrange(16)]
+    return bytes(changed[:512])
+
+
+EDGES = (
+    b"\0",
+    b"\xff",
+    b"\0\0\0\0",
+    b"\xff\xff\xff\xff",
+    b"\x7f",
+    b"\x80",
+    b"\xdd\xff\xff\xff\xff",
+    b"\xc7\xff\1",
+)
+
+
+def main() -> None:
+    """Under atheris, or with --blind without it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("target", choices=targets())
+    parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=int, default=3600)
+    parser.add_argument("--blind", action="store_true", help="without coverage")
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    if options.blind:
+        blind(options.target, options.runs, options.seconds)
+    else:
+        guided(options.target, [f"-runs={options.runs}", f"-max_total_time={options.seconds}"])
+
+
+def _rss_kib() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() >> 10
 

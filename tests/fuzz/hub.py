@@ -47,7 +47,8 @@ PEER = (
 ACTOR = (
     Act("hub-0/0", 1, 1, ROWS, np.zeros((2, 2), np.float32)),
     Act("hub-0/0", 1, 1, ROWS, np.zeros((2, 3, 2), np.float32), np.zeros((2, 8), np.uint8), True),
-    Attach("hub-0/0", [1, 1], "actor-0", "nonce-x=00"), Attach("hub-0/0", [0, 0]), Detach("hub-0/0", 1), Ping(),
+    Attach("hub-0/0", [1, 1], "actor-0", "nonce-x=00"), Attach("hub-0/0", [0, 0]), Detach("hub-0/0", 1),
+    Ping(),
 )  # fmt: skip
 
 

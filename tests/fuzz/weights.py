@@ -1,4 +1,4 @@
-"""Requests into a weight server, a server's manifests and chunks into a relay's reader, images, deltas, packings."""
+"""Requests into a weight server; manifests and chunks into a reader; images, deltas and packed bytes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ MANIFEST = WeightManifest(
 CHUNK = WeightChunk("s", 0, IMAGE, digests.digest(IMAGE))
 _zipped = packing.pack(IMAGE, "zlib", 4)
 SERVER = (
-    MANIFEST, CHUNK, WeightChunk("s", 0, _zipped, digests.digest(IMAGE), "zlib", 4), Fault("unknown-stream", "x"),
+    MANIFEST, CHUNK, WeightChunk("s", 0, _zipped, digests.digest(IMAGE), "zlib", 4),
+    Fault("unknown-stream", "x"),
 )  # fmt: skip
-RELAY = (FetchWeights("policy", [0, 1], _digest, "", ["a*"]), FetchWeights("policy"), FetchChunk("s", 0, 1e6, ["zlib"]))  # fmt: skip
+RELAY = (
+    FetchWeights("policy", [0, 1], _digest, "", ["a*"]), FetchWeights("policy"),
+    FetchChunk("s", 0, 1e6, ["zlib"]),
+)  # fmt: skip
 
 
 class Source:
@@ -77,7 +81,10 @@ def _read(source: Bytes) -> None:
     for _ in range(3):
         arrived = reader.poll()
         if arrived is not None:
-            assert digests.image_digest(arrived.image, arrived.manifest.digest_kind) == arrived.manifest.image_digest
+            assert (
+                digests.image_digest(arrived.image, arrived.manifest.digest_kind)
+                == arrived.manifest.image_digest
+            )
             with contextlib.suppress(StaleRead):
                 decode(arrived.image)
     link.close()
@@ -100,7 +107,11 @@ def _image(source: Bytes) -> None:
 
 
 def _packed(source: Bytes) -> None:
-    name, width, size = packing.PACKINGS[source.number(len(packing.PACKINGS))], source.number(20), source.number(256)
+    name, width, size = (
+        packing.PACKINGS[source.number(len(packing.PACKINGS))],
+        source.number(20),
+        source.number(256),
+    )
     with contextlib.suppress(WireError):
         packing.unpack(np.frombuffer(source.rest(), np.uint8), name, width, size)
 

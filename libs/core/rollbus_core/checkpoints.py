@@ -134,7 +134,9 @@ def load_policy_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[s
         manifest = read_manifest(path)
         names = manifest.get("published")
         if not isinstance(names, dict) or not all(isinstance(stored, str) for stored in names.values()):
-            raise CheckpointError(f"{path / MANIFEST} does not say what was published; use another checkpoint")
+            raise CheckpointError(
+                f"{path / MANIFEST} does not say what was published; use another checkpoint"
+            )
         try:
             with safe_open(path / MODEL, "numpy") as file:
                 tensors = {name: file.get_tensor(stored) for name, stored in names.items()}

@@ -11,7 +11,7 @@ from typing import Any, List, Tuple
 import msgpack
 
 from .errors import LimitExceeded, WireError
-from .limits import MAX_DEPTH, MAX_KEY
+from .limits import MAX_DEPTH, MAX_KEY, TEXT_ELEMENT
 
 
 def _tables() -> Tuple[List[int], List[int], List[Tuple[int, int, int]]]:
@@ -35,6 +35,8 @@ def _tables() -> Tuple[List[int], List[int], List[Tuple[int, int, int]]]:
     return size, children, sized
 
 
+#: Texts with a length of their own begin with this byte or the next two.
+_TEXT = 0xD9
 _SIZE, _CHILDREN, _SIZED = _tables()
 
 
@@ -53,6 +55,8 @@ def bound_elements(header: Any, limit: int) -> None:
             width, extra, per_unit = _SIZED[byte]
             length = int.from_bytes(header[place + 1 : place + 1 + width], "big")
             step, more = (width + extra, length * per_unit) if per_unit else (width + extra + length, 0)
+            if byte >= _TEXT:
+                seen += step // TEXT_ELEMENT if not per_unit else 0
         place += step
         seen += 1
         due += more - 1

@@ -16,8 +16,9 @@ MAX_DIMENSIONS = 8
 MAX_CONTAINER_LENGTH = 1 << 16
 #: Lists and maps inside each other.
 MAX_DEPTH = 32
-#: Values, keys and containers of a header together: sent by who dialled in, and sent by who was dialled.
-MAX_ELEMENTS_ASKED, MAX_ELEMENTS = 10_000, 1 << 20
+#: Values, keys and containers of a header together, each further `TEXT_ELEMENT` bytes of a text as one more:
+#: sent by who dialled in, and sent by who was dialled.
+MAX_ELEMENTS_ASKED, MAX_ELEMENTS, TEXT_ELEMENT = 12_000, 1 << 20, 32
 #: Characters of a key, of a field that names something, and of a field that people read.
 MAX_KEY, MAX_NAME, MAX_TEXT = 256, 1024, 64 << 10
 #: Characters of what is answered, counted and logged about a refused message.
@@ -31,8 +32,9 @@ MAX_WAITING_ASKED = 1024
 REJECTS_AT_ONCE, REJECTS_PER_S, IGNORED_S = 64, 8.0, 10.0
 #: Peers with refused messages that are remembered; who was refused longest ago is forgotten first.
 MAX_REJECTED_PEERS = 1024
-#: Messages that one turn of a service takes from a link, and refused ones that one `recv` passes over.
-MESSAGES_PER_TURN, REJECTS_PER_TURN = 256, 32
+#: What one turn of a service takes from a link: so many messages at most, and after the first few of them no
+#: more than it handles in so many seconds; refused messages that one `recv` passes over.
+MESSAGES_PER_TURN, FIRST_OF_TURN, TURN_S, REJECTS_PER_TURN = 256, 8, 0.002, 32
 #: A refusal of the same code is logged again after this many seconds, with how often it came meanwhile.
 LOG_AGAIN_S = 10.0
 

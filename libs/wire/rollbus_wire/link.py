@@ -29,6 +29,7 @@ from .errors import (
     short,
 )
 from .limits import (
+    FIRST_OF_TURN,
     MAX_ELEMENTS,
     MAX_ELEMENTS_ASKED,
     MAX_FRAME_BYTES,
@@ -36,6 +37,7 @@ from .limits import (
     MAX_REASON,
     MESSAGES_PER_TURN,
     REJECTS_PER_TURN,
+    TURN_S,
 )
 from .messages import PROTOCOL, Fault, Message, from_data, to_data
 from .rejects import Rejects
@@ -107,12 +109,12 @@ class ZmqLink(Link):
         cls, endpoint: str, run: str = "", sender: str = "", *, max_frame_bytes: int = MAX_FRAME_BYTES
     ) -> ZmqLink:
         """Listen on ``endpoint``; who sends a larger frame loses its connection."""
-        return cls(sockets.router(zmq.Context.instance(), endpoint, max_frame_bytes), run, sender)
+        return cls(sockets.router(sockets.context(), endpoint, max_frame_bytes), run, sender)
 
     @classmethod
     def connect(cls, endpoint: str, run: str = "", sender: str = "") -> ZmqLink:
         """Dial ``endpoint``."""
-        return cls(sockets.dealer(zmq.Context.instance(), endpoint), run, sender)
+        return cls(sockets.dealer(sockets.context(), endpoint), run, sender)
 
     def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
         id = id or next(self._ids)
@@ -258,11 +260,14 @@ class Poller:
 
 def drain(link: Link) -> Iterable[Envelope]:
     """What has arrived, up to what one turn takes: nobody who never stops sending holds the others up."""
-    for _ in range(MESSAGES_PER_TURN):
+    end = time.monotonic() + TURN_S
+    for count in range(MESSAGES_PER_TURN):
         envelope = link.recv()
         if envelope is None:
             return
         yield envelope
+        if count >= FIRST_OF_TURN and time.monotonic() >= end:
+            return
 
 
 def wait_reply(link: Link, request: int, timeout_s: float) -> Message:

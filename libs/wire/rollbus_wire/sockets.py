@@ -17,12 +17,22 @@ from .limits import MAX_FRAME_BYTES, MAX_WAITING_ASKED
 #: Messages that may queue per connection. Flow is bounded by credit (one tick per slice, one
 #: request per call), so this is a safety net that is never reached in order.
 HIGH_WATER_MARK = 4096
+#: Sockets of one process: one per dialled address and per plane that it binds.
+MAX_SOCKETS = 16384
 #: How long closing a socket may take to flush what was sent.
 LINGER_MS = 500
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1000
 #: ZMTP heartbeats notice a half-open TCP connection.
 TCP_HEARTBEAT_MS = 5000
+
+
+def context() -> zmq.Context:
+    """The process's only context. ZeroMQ's default of 1023 sockets is raised before the first one is made."""
+    shared = zmq.Context.instance()
+    if shared.get(zmq.MAX_SOCKETS) < MAX_SOCKETS:
+        shared.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return shared
 
 
 def _configure(socket: zmq.Socket, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:

@@ -18,7 +18,7 @@ from rollbus_simulator.episodes import EpisodeSource
 from rollbus_simulator.failures import FailureLog, max_failed_episodes
 from rollbus_simulator.grants import Grants
 from rollbus_simulator.holders import UnknownSlice
-from rollbus_simulator.peers import PING_S, Peers
+from rollbus_simulator.peers import LOOK_S, MANY, PING_S, Peers
 from rollbus_simulator.sessions import Session
 from rollbus_simulator.settings import SliceSettings
 from rollbus_simulator.shared import SharedMemory
@@ -99,7 +99,7 @@ class Hub(Service):
         self._grants = Grants(name, self.slices, self.slice_names, SharedMemory(memory, index))
         #: Of one turn of the loop.
         self._longest_s = 0.0
-        self._next_worker_poll = self._probe_until = 0.0
+        self._next_worker_poll = self._probe_until = self._look_at = 0.0
         self.endpoint = endpoint or next(
             (e for e in (getattr(link, "endpoint", "") for link in self._data_links) if e), "local"
         )
@@ -138,13 +138,11 @@ class Hub(Service):
         busy |= self._poll_workers(began)
         busy |= self._peers.poll()
         self._end_if_broken()
-        for each in self.slices.values():
-            if each.wake_in_s() <= 0:
-                busy |= each.advance()
-            # Without a registry nobody would attach to it again.
-            if each.empty_since and self.member and began - each.empty_since > WITHDRAW_S:
-                each.withdraw()
-        self._tell_slices()
+        if self._settings.tick_deadline_s:
+            for each in self.slices.values():
+                if each.wake_in_s() <= 0:
+                    busy |= each.advance()
+        self._tell_slices(began)
         if busy:
             took = self._clock() - began
             self.counters.busy_s += took
@@ -153,7 +151,9 @@ class Hub(Service):
         return busy
 
     def wake_in_s(self) -> float:
-        wake = min((each.wake_in_s() for each in self.slices.values()), default=math.inf)
+        wake = math.inf
+        if self._settings.tick_deadline_s:
+            wake = min((each.wake_in_s() for each in self.slices.values()), default=math.inf)
         if self._probe_until:
             wake = min(wake, 0.01)
         return min(wake, 0.1)
@@ -210,8 +210,16 @@ class Hub(Service):
             if each.available
         ]
 
-    def _tell_slices(self) -> None:
+    def _tell_slices(self, now: float) -> None:
         """Follow the slices that can be attached: own state, and the registry."""
+        # With very many slices looking at each takes longer than all else of a turn.
+        if len(self.slices) > MANY and now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        for each in self.slices.values():
+            # Without a registry nobody would attach to it again.
+            if each.empty_since and self.member and now - each.empty_since > WITHDRAW_S:
+                each.withdraw()
         names = [name for name, each in self.slices.items() if each.available]
         if names == self._told:
             return
@@ -344,7 +352,7 @@ class Hub(Service):
             self._peers.add(mine, serve=peer.answer)
             peer.dial()
         self._peers.poll()
-        self._tell_slices()
+        self._tell_slices(self._clock())
 
     def _start_workers(self) -> None:
         endpoint = getattr(self._peer_link, "endpoint", "")

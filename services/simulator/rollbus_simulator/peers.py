@@ -30,6 +30,8 @@ from rollbus_wire.spec import EnvSpec
 HEARTBEAT_S = 5.0
 #: How often a peer is pinged. A peer that is gone is noticed by this.
 PING_S = 1.0
+#: More peers, or slices, than this are looked at so often, not in every turn.
+MANY, LOOK_S = 64, 0.02
 #: An environment that fails this often without a success between is given up.
 MAX_FAILURES = 5
 
@@ -54,7 +56,9 @@ class Peers:
         self._timeout_s = timeout_s
         self._links: list[tuple[Link, Callable[[Message], Message] | None]] = []
         self._sessions: dict[tuple[int, bytes], Session] = {}
-        self._next_index = 0
+        self._next_index, self._look_at = 0, 0.0
+        #: Some peers live in this process and are asked in every turn.
+        self._served = False
         self.spec: EnvSpec | None = None
         self._failures = FailureLog(log)
         #: The last failure of an environment, as text.
@@ -77,6 +81,9 @@ class Peers:
         for link, serve in list(self._links):
             busy |= self._drain(link, serve)
         now = time.monotonic()
+        if len(self._sessions) > MANY and not self._served and now < self._look_at:
+            return busy
+        self._look_at = now + LOOK_S
         for session in self.sessions:
             if session.serve is None:
                 self._watch(session, now)
@@ -201,6 +208,7 @@ class Peers:
         self._sessions[key] = session
         if serve is not None:
             # It says nothing more by itself.
+            self._served = True
             self._links.remove((link, serve))
         session.tell(
             Welcome(

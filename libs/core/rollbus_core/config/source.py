@@ -75,9 +75,7 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()
         mark: Any = event.start_mark
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(
-                problem="aliases (*name) are not allowed", problem_mark=mark
-            )
+            raise yaml.MarkedYAMLError(problem="aliases (*name) are not allowed", problem_mark=mark)
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} deep", problem_mark=mark)

@@ -21,7 +21,13 @@ def _text(value: str) -> str:
     return "" if len(value) <= MAX_TEXT else "%d characters; at most %d" % (len(value), MAX_TEXT)
 
 
+def _integer(value: int) -> str:
+    return "got bool" if type(value) is bool else ""
+
+
 def _number(value: Union[int, float]) -> str:
+    if type(value) is bool:
+        return "got bool"
     return "" if math.isfinite(value) else "%s is no number to calculate with" % value
 
 
@@ -50,6 +56,6 @@ def _all(values: Any, kind: type, what: str) -> str:
 
 #: By annotation; "text" is for `TEXTS`.
 CONTENTS: Dict[str, Callable[[Any], str]] = {
-    "str": _name, "text": _text, "float": _number, "List[int]": _integers, "List[bytes]": _bytes,
+    "int": _integer, "str": _name, "text": _text, "float": _number, "List[int]": _integers, "List[bytes]": _bytes,
     "Arrays": _arrays, "Dict[str, int]": _counts,
 }  # fmt: skip
