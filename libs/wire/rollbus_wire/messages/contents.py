@@ -56,6 +56,6 @@ def _all(values: Any, kind: type, what: str) -> str:
 
 #: By annotation; "text" is for `TEXTS`.
 CONTENTS: Dict[str, Callable[[Any], str]] = {
-    "int": _integer, "str": _name, "text": _text, "float": _number, "List[int]": _integers, "List[bytes]": _bytes,
-    "Arrays": _arrays, "Dict[str, int]": _counts,
+    "int": _integer, "str": _name, "text": _text, "float": _number, "List[int]": _integers,
+    "List[bytes]": _bytes, "Arrays": _arrays, "Dict[str, int]": _counts,
 }  # fmt: skip
