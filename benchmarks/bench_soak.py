@@ -223,7 +223,7 @@ class Soak:
         self.processes.append(subprocess.Popen(command))
         return self.processes[-1]
 
-    def wait_until_all_step(self, limit_s: float = 120.0) -> None:
+    def wait_until_all_step(self, limit_s: float = 300.0) -> None:
         """Until the hub has all rows and every peer process has stepped."""
         deadline = time.monotonic() + limit_s
         while not all(_read(self.folder / f"{name}.json").get("steps") for name in self.names):

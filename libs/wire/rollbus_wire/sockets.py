@@ -29,7 +29,7 @@ TCP_HEARTBEAT_MS = 5000
 
 def context() -> zmq.Context:
     """The process's only context. ZeroMQ's default of 1023 sockets is raised before the first one is made."""
-    shared = zmq.Context.instance()
+    shared: zmq.Context = zmq.Context.instance()
     if shared.get(zmq.MAX_SOCKETS) < MAX_SOCKETS:
         shared.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
     return shared
