@@ -66,10 +66,8 @@ from rollbus_wire.messages import (
 
 #: Answers remembered per sender; more than one actor can have waiting or in flight.
 KEEP_REPLIES = 4096
-#: Batches remembered for repeated requests.
-KEEP_BATCHES = 4
-#: While a table has no room, it is asked for again this often.
-RETRY_S = 0.25
+#: Batches remembered for repeated requests; a table without room is asked again after so many seconds.
+KEEP_BATCHES, RETRY_S = 4, 0.25
 
 
 class Store:
