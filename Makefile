@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 WARM := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m rollbus_launch.warm
 TORCH := torch==2.13.0
 PACKAGES := -e libs/wire -e libs/envs
+TARGET ?= codec
+RUNS ?= 1000000
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
@@ -51,6 +53,9 @@ check: $(VENV)/.dev  ## ruff, mypy, generated files
 	$(BIN)/mypy
 	$(BIN)/python -m rollbus_core.config.docs --check
 
+fuzz: $(VENV)/.dev  ## search for inputs that raise: TARGET=codec RUNS=1000000
+	$(BIN)/python tests/fuzz/harness.py $(TARGET) --runs $(RUNS)
+
 bench: $(VENV)/.dev  ## all benchmarks, into benchmarks/baselines; half an hour of a calm machine
 	$(BIN)/python benchmarks/all.py
 
@@ -62,4 +67,4 @@ format: $(VENV)/.dev  ## format and regenerate docs
 clean:  ## remove .venv and caches; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help quickstart install test test-long bench check format clean
+.PHONY: help quickstart install test test-long fuzz bench check format clean

@@ -32,6 +32,7 @@ def commands(repeats: int, seed: int) -> dict[str, list[str]]:
         "chunks": ["bench_chunks.py", "--repetitions", str(repeats)],
         "scaling": ["bench_scaling.py", "--repetitions", str(repeats)],
         "plan": ["bench_plan.py", "--seed", str(seed)],
+        "soak": ["bench_soak.py", "--short"],
     }
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollbus_wire.errors import CheckpointError
+from rollbus_wire.errors import CheckpointError, short
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,14 +81,16 @@ def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
         manifest = json.loads((path / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / MANIFEST} is damaged: {error}; use another checkpoint") from None
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has checkpoint format {manifest.get('format')!r}, this version reads {FORMAT}"
-        )
-    for name, digest in manifest["files"].items() if verify else ():
-        if not (path / name).exists():
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise CheckpointError(f"{path} has checkpoint format {short(found)}, this version reads {FORMAT}")
+    files = manifest.get("files")
+    if not isinstance(files, dict) or any(Path(name).name != name for name in files):
+        raise CheckpointError(f"{path / MANIFEST} names no files of this folder; use another checkpoint")
+    for name, digest in files.items() if verify else ():
+        if not (path / name).is_file():
             raise CheckpointError(f"{path} is incomplete: {name} is missing; use another checkpoint")
         if file_digest(path / name) != digest:
             raise CheckpointError(f"{path / name} is damaged: its digest differs; use another checkpoint")
@@ -125,13 +127,21 @@ def load_policy_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[s
 
     ``manifest["published"]`` says under which name of model.safetensors each of them is.
     """
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     path = Path(path)
     with held(path):
         manifest = read_manifest(path)
-        with safe_open(path / MODEL, "numpy") as file:
-            tensors = {name: file.get_tensor(stored) for name, stored in manifest["published"].items()}
+        names = manifest.get("published")
+        if not isinstance(names, dict) or not all(isinstance(stored, str) for stored in names.values()):
+            raise CheckpointError(
+                f"{path / MANIFEST} does not say what was published; use another checkpoint"
+            )
+        try:
+            with safe_open(path / MODEL, "numpy") as file:
+                tensors = {name: file.get_tensor(stored) for name, stored in names.items()}
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path / MODEL} cannot be read: {error}; use another checkpoint") from None
     return tensors, manifest
 
 

@@ -10,14 +10,16 @@ Symbols: T decisions per row, N rows, K stacked frames, C environment steps per 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rollbus_wire.codec import DTYPES
-from rollbus_wire.errors import SpecError
+from rollbus_wire.errors import SpecError, short
+from rollbus_wire.limits import MAX_ACTION_CHUNK, MAX_ARRAY_BYTES, MAX_DIMENSIONS, MAX_ROWS
 
 #: Each cell begins with one uint64: the generation that the store gave it.
 HEADER_BYTES = 64
@@ -35,7 +37,7 @@ class Column:
 
     @property
     def num_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ class Layout:
     def from_data(cls, data: Mapping[str, Any]) -> Layout:
         """The inverse of `to_data`; a layout that does not fit itself is refused."""
         try:
-            given = [(str(n), str(d), tuple(map(int, s)), int(o)) for n, d, s, o in data["columns"]]
+            given = [(str(n), _known(d), tuple(map(int, s)), int(o)) for n, d, s, o in data["columns"]]
+            _check_sizes(data, given)
             layout = cls.build(
                 {name: (dtype, shape) for name, dtype, shape, _ in given},
                 num_decisions=int(data["num_decisions"]),
@@ -113,12 +116,32 @@ class Layout:
                 num_finals=int(data["num_finals"]),
                 num_history=int(data["num_history"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise SpecError(f"chunk layout is not readable: {error!r}") from None
-        bad = [d for _, d, _, _ in given if d not in DTYPES]
-        if bad or not given or [c.offset for c in layout.columns] != [o for *_, o in given]:
-            raise SpecError(f"chunk layout is inconsistent (dtypes {bad})")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise SpecError(f"chunk layout is not readable: {short(error)}") from None
+        if not given or [c.offset for c in layout.columns] != [o for *_, o in given]:
+            raise SpecError("chunk layout is inconsistent: its columns do not lie where it says")
+        if layout.cell_bytes > MAX_ARRAY_BYTES:
+            raise SpecError(f"chunk layout of {layout.cell_bytes} bytes; at most {MAX_ARRAY_BYTES}")
         return layout
+
+
+def _known(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {short(dtype)}")
+    return dtype
+
+
+def _check_sizes(data: Mapping[str, Any], columns: Sequence[tuple[str, str, tuple[int, ...], int]]) -> None:
+    """Raise `ValueError` for counts and shapes that no chunk has."""
+    least = {"num_decisions": 1, "num_rows": 1, "num_finals": 0, "num_history": 0}
+    for name, smallest in least.items():
+        if not smallest <= int(data[name]) <= MAX_ROWS * MAX_ACTION_CHUNK:
+            raise ValueError(f"{name} is {short(data[name])}")
+    if int(data["num_rows"]) > MAX_ROWS:
+        raise ValueError(f"{short(data['num_rows'])} rows; at most {MAX_ROWS}")
+    for name, _, shape, _ in columns:
+        if len(shape) > MAX_DIMENSIONS or not all(0 <= size <= MAX_ARRAY_BYTES for size in shape):
+            raise ValueError(f"column {short(name)} has shape {short(shape)}")
 
 
 def chunk_columns(

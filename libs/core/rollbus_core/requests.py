@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from rollbus_wire.errors import PeerLost
+from rollbus_wire.limits import MAX_PEERS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import Message
+
+#: Replies of all senders together, and of each at least, that are remembered.
+MAX_REPLIES, MIN_REPLIES = 1 << 16, 16
 
 
 class Requests:
@@ -63,20 +68,23 @@ class Requests:
 class Replies:
     """The answering side: a repeated request gets the same answer again.
 
-    ``answer`` remembers the last ``keep`` replies of each sender; `known` resends one.
+    ``answer`` remembers the last ``keep`` replies of each sender; `known` resends one. With very many
+    senders each gets a smaller share, and who was silent longest is forgotten, so that nobody can fill
+    the memory.
     """
 
     def __init__(self, link: Link, keep: int = 256) -> None:
         self.link, self.keep = link, keep
-        self._sent: dict[str, dict[int, Message | None]] = {}
+        self._sent: OrderedDict[str, OrderedDict[int, Message | None]] = OrderedDict()
 
     def known(self, envelope: Envelope) -> bool:
         """Whether this request came before; its answer, if there is one yet, is sent again."""
-        sent = self._sent.setdefault(envelope.sender, {})
+        sent = self._of(envelope.sender)
         if envelope.id not in sent:
             sent[envelope.id] = None
-            while len(sent) > self.keep:
-                sent.pop(next(iter(sent)))
+            share = min(self.keep, max(MIN_REPLIES, MAX_REPLIES // len(self._sent)))
+            while len(sent) > share:
+                sent.popitem(last=False)
             return False
         answer = sent[envelope.id]
         if answer is not None:
@@ -85,10 +93,18 @@ class Replies:
 
     def answer(self, envelope: Envelope, message: Message) -> None:
         """Answer ``envelope``, now or long after it came."""
-        sent = self._sent.setdefault(envelope.sender, {})
-        if envelope.id in sent:
+        sent = self._sent.get(envelope.sender)
+        if sent is not None and envelope.id in sent:
             sent[envelope.id] = message
         self._send(message, envelope)
+
+    def _of(self, sender: str) -> OrderedDict[int, Message | None]:
+        if sender not in self._sent:
+            self._sent[sender] = OrderedDict()
+            if len(self._sent) > MAX_PEERS:
+                self._sent.popitem(last=False)
+        self._sent.move_to_end(sender)
+        return self._sent[sender]
 
     def forget(self, sender: str) -> None:
         """A sender is gone for good."""

@@ -53,8 +53,10 @@ class SlabFolder:
         found = self._maps.get(slab)
         if found is not None and len(found) == num_bytes:
             return found
+        if slab < 0 or num_bytes < 1:
+            raise PeerLost(f"there is no slab {slab} of {num_bytes} bytes")
         try:
-            descriptor = os.open(self.path(slab), os.O_RDWR)
+            descriptor = os.open(self.path(slab), os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:
             raise PeerLost(f"slab {slab} is gone: the store freed it or was replaced") from None
         try:
@@ -65,6 +67,15 @@ class SlabFolder:
         finally:
             os.close(descriptor)
         return self._maps[slab]
+
+    def cell(self, slab: int, num_bytes: int, offset: int, cell_bytes: int) -> mmap.mmap:
+        """The map of ``slab`` for the cell at byte ``offset``: what a message names, checked.
+
+        Raises `PeerLost` if the slab is gone, or no cell of ``cell_bytes`` begins there.
+        """
+        if not (0 <= offset <= num_bytes - cell_bytes) or offset % cell_bytes:
+            raise PeerLost(f"slab {slab} of {num_bytes} bytes has no cell of {cell_bytes} at byte {offset}")
+        return self.open(slab, num_bytes)
 
     def forget(self, slab: int) -> None:
         """Drop the map (it is closed when the last view on it goes)."""

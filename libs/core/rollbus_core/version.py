@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_SHIFT = 40
+from rollbus_wire.errors import WireError, short
+
+#: What is left of an int64, without its sign.
+_SHIFT, _LINEAGE_BITS = 40, 23
 
 
 class Version(NamedTuple):
@@ -29,7 +32,9 @@ class Version(NamedTuple):
 
     @classmethod
     def of(cls, pair: Sequence[int]) -> Version:
-        """From the wire's list of two."""
+        """From the wire's list of two. Raises `WireError` for anything else."""
+        if len(pair) != 2 or not (0 <= pair[0] < 1 << _LINEAGE_BITS and 0 <= pair[1] < 1 << _SHIFT):
+            raise WireError(f"{short(list(pair))} is no version: two whole numbers, lineage and number")
         return cls(int(pair[0]), int(pair[1]))
 
     def next(self) -> Version:

@@ -21,8 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # plug-ins of the user's own; installed packages come first
+    from rollbus_core.descriptors import raise_limits
     from rollbus_launch import commands
 
+    raise_limits()
     parser = argparse.ArgumentParser(prog="rollbus", description="Train robot and agent policies.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands.all_commands():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import resource
 import shutil
 import sys
 import tempfile
@@ -15,12 +14,14 @@ from typing import Any
 
 from rollbus_core.config.load import PLUGIN_PACKAGES
 from rollbus_core.cores import num_cores
+from rollbus_core.descriptors import max_connections
 from rollbus_core.paths import remove_dead, shared_memory_root
 from rollbus_wire import lookup
 from rollbus_wire.errors import RollbusError
 
 MIN_SHARED_BYTES = 256 << 20
-MIN_FILES = 1024
+#: A connection is one: a hub with a thousand peers needs more than the usual 1024.
+MIN_FILES = 4096
 
 
 @dataclass
@@ -61,8 +62,12 @@ def machine() -> Iterator[Check]:
     yield Check("machine", "cores", cores >= 2, f"{cores}", "works, but services share one core")
     yield _leftovers()
     yield _shared_memory()
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield Check("machine", "open files", soft >= MIN_FILES, f"{soft}", f"ulimit -n {MIN_FILES}")
+    files, sockets = max_connections()
+    found = f"{files} (services raise their limit to it), {sockets} sockets"
+    fix = (
+        "raise the hard limit: LimitNOFILE=65536 (systemd), --ulimit nofile=65536 (docker), ulimit -Hn 65536"
+    )
+    yield Check("machine", "open files", files >= MIN_FILES, found, fix)
 
 
 def _leftovers() -> Check:

@@ -15,6 +15,7 @@ import numpy as np
 from rollbus_core.service import Service
 from rollbus_policies.base import Ask, Mode, PolicySpec
 from rollbus_wire.errors import PeerLost, SpecError
+from rollbus_wire.limits import MAX_ROWS
 from rollbus_wire.link import Envelope, Link, Poller, drain
 from rollbus_wire.messages import Decide, Decided, Fault, Message, Ping, Pong
 from rollbus_wire.spec import EnvSpec
@@ -100,11 +101,15 @@ class PolicyService(Service):
             array = obs.get(key)
             if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape[1:] != shape:
                 raise SpecError(f"obs[{key!r}] must be {dtype} {_rows(shape)}, {_said(array)}")
+            if not array.ndim:
+                raise SpecError(f"obs[{key!r}] must be {dtype} {_rows(shape)}, {_said(array)}")
+            if dtype.kind == "f" and not np.isfinite(array).all():
+                raise SpecError(f"obs[{key!r}] holds a number that is not finite")
             if num_rows not in (-1, len(array)):
                 raise SpecError(f"obs[{key!r}] has {len(array)} rows, other keys have {num_rows}")
             num_rows = len(array)
-        if num_rows < 1:
-            raise SpecError("a request needs at least one row")
+        if not 1 <= num_rows <= MAX_ROWS:
+            raise SpecError(f"a request of {num_rows} rows; 1 to {MAX_ROWS}")
         state = None
         if self._state_size:
             state = _state(message.carry, num_rows, self._state_size)

@@ -17,15 +17,19 @@ import msgpack
 import numpy as np
 
 from .errors import LimitExceeded, WireError
+from .header import bound_elements, check_values
+from .limits import (
+    MAX_ARRAY_BYTES,
+    MAX_CONTAINER_LENGTH,
+    MAX_DIMENSIONS,
+    MAX_ELEMENTS,
+    MAX_FRAMES,
+    MAX_HEADER_BYTES,
+)
 
 ARRAY_EXTENSION = 1
 #: Arrays up to this size ride in the header.
 INLINE_BYTES = 16384
-MAX_HEADER_BYTES = 4 << 20
-MAX_FRAMES = 1024
-MAX_DIMENSIONS = 8
-MAX_ARRAY_BYTES = 1 << 31
-MAX_CONTAINER_LENGTH = 1 << 16
 
 #: The code of a dtype on the wire is its place in this list; append only.
 DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
@@ -67,13 +71,17 @@ def _describe(frame: int, dtype: np.dtype, shape: Tuple[int, ...]) -> bytes:
     return _PREFIX.pack(frame, code, len(shape)) + _DIMENSIONS[len(shape)].pack(*shape)
 
 
-def unpack(frames: Sequence[Any]) -> Any:
-    """The header of ``frames`` with its arrays, which view the frames and are read-only."""
+def unpack(frames: Sequence[Any], max_elements: int = MAX_ELEMENTS) -> Any:
+    """The header of ``frames`` with its arrays, which view the frames and are read-only.
+
+    Raises `WireError`, and `LimitExceeded` for what is beyond `limits` or has more than ``max_elements``.
+    """
     if not frames or len(frames) > MAX_FRAMES:
         raise LimitExceeded("%d frames; 1 to %d" % (len(frames), MAX_FRAMES))
     header = frames[0]
     if len(header) > MAX_HEADER_BYTES:
         raise LimitExceeded("header of %d bytes; at most %d" % (len(header), MAX_HEADER_BYTES))
+    bound_elements(header, max_elements)
     used = set()
 
     def extension(code: int, data: bytes) -> np.ndarray:
@@ -94,23 +102,10 @@ def unpack(frames: Sequence[Any]) -> Any:
         raise
     except Exception as error:  # noqa: BLE001 - msgpack raises ValueError, StackError, UnicodeDecodeError, ...
         raise WireError("header is not readable msgpack: %s" % error) from None
-    _refuse_timestamps(value)
+    check_values(value)
     if len(used) != len(frames) - 1:
         raise WireError("%d array frames came, %d are named" % (len(frames) - 1, len(used)))
     return value
-
-
-def _refuse_timestamps(header: Any) -> None:
-    """Extension -1 is msgpack's own: it becomes a `Timestamp` without asking the hook."""
-    values = [header]
-    for value in values:  # grows while it is gone through
-        kind = type(value)
-        if kind is dict:
-            values += value.values()
-        elif kind is list:
-            values += value
-        elif kind is msgpack.Timestamp:
-            raise WireError("extension type -1, a timestamp (%s), is not on the wire" % value)
 
 
 def _unpack_array(code: int, data: bytes, frames: Sequence[Any]) -> Tuple[np.ndarray, int]:
@@ -141,6 +136,6 @@ def _described(head: bytes) -> Tuple[int, np.dtype, Tuple[int, ...], int]:
     num_bytes = dtype.itemsize
     for size in shape:
         num_bytes *= size
-    if num_bytes > MAX_ARRAY_BYTES:
-        raise LimitExceeded("array of %d bytes; at most %d" % (num_bytes, MAX_ARRAY_BYTES))
+    if num_bytes > MAX_ARRAY_BYTES or max(shape, default=0) > MAX_ARRAY_BYTES:
+        raise LimitExceeded("array of %s, %d bytes; at most %d" % (list(shape), num_bytes, MAX_ARRAY_BYTES))
     return index, dtype, shape, num_bytes

@@ -1,7 +1,23 @@
 """Every error Rollbus raises on purpose, in one tree.
 
-A message says what was wrong, the value, where it came from and what to do.
+A message says what was wrong, the value, where it came from and what to do. A value that came from
+elsewhere is written by `short`, so that no stranger decides how much is formatted, logged and sent back.
 """
+
+import reprlib
+
+
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = 300
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return repr(value[:64]) + ("..." if len(value) > 64 else "")
+
+
+#: ``repr`` of any value in a few hundred characters.
+short = _Short().repr
 
 
 class RollbusError(Exception):

@@ -22,11 +22,25 @@ from .errors import (
     DeadlineExceeded,
     FaultReceived,
     ForeignRun,
+    LimitExceeded,
     PeerLost,
     VersionMismatch,
     WireError,
+    short,
+)
+from .limits import (
+    FIRST_OF_TURN,
+    MAX_ELEMENTS,
+    MAX_ELEMENTS_ASKED,
+    MAX_FRAME_BYTES,
+    MAX_KEY,
+    MAX_REASON,
+    MESSAGES_PER_TURN,
+    REJECTS_PER_TURN,
+    TURN_S,
 )
 from .messages import PROTOCOL, Fault, Message, from_data, to_data
+from .rejects import Rejects
 
 #: A socket that was silent for t is asked again after t / `SILENCE_SHARE`, at most `MAX_SILENCE_S`,
 #: unless something was sent over it or a `Poller` saw it readable: asking an empty one costs 3 us, and a busy
@@ -48,15 +62,14 @@ class Envelope:
 
 
 class Link:
-    """Send, receive, close. ``rejected`` counts arrivals by error code."""
+    """Send, receive, close. ``rejects`` knows what arrived and was refused."""
 
     #: Whether arrays are copied on the way.
     remote = True
 
     def __init__(self, run: str = "", sender: str = "") -> None:
         self.run, self.sender = run, sender or "%08x" % int.from_bytes(os.urandom(4), "big")
-        self.rejected: Dict[str, int] = {}
-        self.last_rejection = ""
+        self.rejects = Rejects()
         self._ids = itertools.count(1)
 
     def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
@@ -74,9 +87,10 @@ class Link:
         """Give the transport back; what was sent is flushed for a bounded time."""
         raise NotImplementedError
 
-    def _reject(self, error: WireError) -> None:
-        self.rejected[error.code] = self.rejected.get(error.code, 0) + 1
-        self.last_rejection = str(error)
+    @property
+    def rejected(self) -> Dict[str, int]:
+        """Arrivals that were refused, by error code."""
+        return self.rejects.counts
 
 
 class ZmqLink(Link):
@@ -87,17 +101,20 @@ class ZmqLink(Link):
         self.socket = socket
         self.bound = socket.socket_type == zmq.ROUTER
         self.endpoint = sockets.bound_endpoint(socket)
+        self._max_elements = MAX_ELEMENTS_ASKED if self.bound else MAX_ELEMENTS
         self._heard, self._ask_at = time.monotonic(), 0.0
 
     @classmethod
-    def bind(cls, endpoint: str, run: str = "", sender: str = "") -> ZmqLink:
-        """Listen on ``endpoint``."""
-        return cls(sockets.router(zmq.Context.instance(), endpoint), run, sender)
+    def bind(
+        cls, endpoint: str, run: str = "", sender: str = "", *, max_frame_bytes: int = MAX_FRAME_BYTES
+    ) -> ZmqLink:
+        """Listen on ``endpoint``; who sends a larger frame loses its connection."""
+        return cls(sockets.router(sockets.context(), endpoint, max_frame_bytes), run, sender)
 
     @classmethod
     def connect(cls, endpoint: str, run: str = "", sender: str = "") -> ZmqLink:
         """Dial ``endpoint``."""
-        return cls(sockets.dealer(zmq.Context.instance(), endpoint), run, sender)
+        return cls(sockets.dealer(sockets.context(), endpoint), run, sender)
 
     def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
         id = id or next(self._ids)
@@ -120,7 +137,7 @@ class ZmqLink(Link):
     def recv(self) -> Optional[Envelope]:
         if time.monotonic() < self._ask_at:
             return None
-        while True:
+        for _ in range(REJECTS_PER_TURN):
             try:
                 frames = self.socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
@@ -129,38 +146,42 @@ class ZmqLink(Link):
                 return None
             self._heard = time.monotonic()
             peer = frames.pop(0) if self.bound else b""
+            if self.rejects.peers and self.rejects.ignores(peer):
+                continue
             try:
                 return self._open(frames, peer)
             except WireError as error:
-                self._reject(error)
-                if self.bound:
+                if self.rejects.add(error, peer, self.endpoint) and self.bound:
                     self._answer_fault(error, peer)
+        return None
 
     def readable(self) -> None:
         """A poller saw that something has arrived: the next `recv` asks the socket."""
         self._ask_at = 0.0
 
     def _open(self, frames: List[bytes], peer: bytes) -> Envelope:
-        header = unpack(frames)
+        header = unpack(frames, self._max_elements)
         if not isinstance(header, dict):
             raise WireError("the header is a %s, not a map" % type(header).__name__)
         if header.get("v") != PROTOCOL[0]:
             raise VersionMismatch(
-                "the sender speaks protocol %r, this side %d.%d; install the same major version"
-                % (header.get("v"), *PROTOCOL)
+                "the sender speaks protocol %s, this side %d.%d; install the same major version"
+                % (short(header.get("v")), *PROTOCOL)
             )
         run, id, re = header.get("run", ""), header.get("id", 0), header.get("re", 0)
         if self.run and run and run != self.run:
-            raise ForeignRun("message of run %r, this is run %r" % (run, self.run))
+            raise ForeignRun("message of run %s, this is run %r" % (short(run), self.run))
         sender = header.get("from", "")
-        if not (isinstance(id, int) and isinstance(re, int) and isinstance(sender, str)):
+        if not (type(id) is int and type(re) is int and type(run) is str and type(sender) is str):
             raise WireError("envelope fields have wrong types")
+        if len(sender) > MAX_KEY or len(run) > MAX_KEY:
+            raise LimitExceeded("from or run is longer than %d characters" % MAX_KEY)
         kind: Any = header.get("k")
         return Envelope(from_data(kind, header.get("b")), id, re, run, sender, peer)
 
     def _answer_fault(self, error: WireError, peer: bytes) -> None:
         try:
-            self.send(Fault(code=error.code, text=str(error)), to=peer)
+            self.send(Fault(code=error.code, text=str(error)[:MAX_REASON]), to=peer)
         except PeerLost:
             pass
 
@@ -238,12 +259,15 @@ class Poller:
 
 
 def drain(link: Link) -> Iterable[Envelope]:
-    """Everything that has arrived."""
-    while True:
+    """What has arrived, up to what one turn takes: nobody who never stops sending holds the others up."""
+    end = time.monotonic() + TURN_S
+    for count in range(MESSAGES_PER_TURN):
         envelope = link.recv()
         if envelope is None:
             return
         yield envelope
+        if count >= FIRST_OF_TURN and time.monotonic() >= end:
+            return
 
 
 def wait_reply(link: Link, request: int, timeout_s: float) -> Message:

@@ -19,7 +19,7 @@ import numpy as np
 
 from .actions import ActionBounds
 from .env import Env, as_env
-from .errors import FaultReceived, PeerLost, RollbusError, SpecError, VersionMismatch, WireError
+from .errors import FaultReceived, PeerLost, RollbusError, SpecError, VersionMismatch, WireError, short
 from .link import Envelope, Link, Poller, ZmqLink, drain
 from .messages import (
     PROTOCOL,
@@ -152,7 +152,7 @@ class Peer:
         where = "%s %s" % (self.env.spec.name, request.kind)
         rows = getattr(request, "rows", None)
         if isinstance(rows, np.ndarray):
-            where += ", rows %s" % rows[:64].tolist()
+            where += ", rows %s" % rows.ravel()[:64].tolist()
         if isinstance(error, RollbusError):
             code, text = error.code, str(error)
         else:
@@ -214,7 +214,7 @@ class Peer:
         if not good:
             raise WireError(
                 "rows %s (%s) are not distinct places of the %d rows here"
-                % (rows.tolist(), rows.dtype, self.env.num_rows)
+                % (short(rows), rows.dtype, self.env.num_rows)
             )
         if rows.dtype != np.int32:
             return rows.astype(np.int32)
@@ -329,9 +329,9 @@ def _raise_if_refused(peer: Peer) -> None:
         return
     rejected = peer.link.rejected
     if "version" in rejected:
-        raise VersionMismatch("the hub refuses this peer: " + peer.link.last_rejection)
+        raise VersionMismatch("the hub refuses this peer: " + peer.link.rejects.last)
     if "foreign-run" in rejected:
-        raise FaultReceived("foreign-run", peer.link.last_rejection)
+        raise FaultReceived("foreign-run", peer.link.rejects.last)
     if peer.refusal is not None:
         text = "the hub refuses this peer: " + peer.refusal.text
         if peer.refusal.code == "version":

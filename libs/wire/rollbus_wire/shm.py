@@ -33,7 +33,7 @@ def same_memory(nonce: str, folder: Union[str, Path]) -> bool:
         return False
     try:
         descriptor = os.open(str(Path(folder) / name), os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
+    except (OSError, ValueError):  # a name may hold anything, a null byte too
         return False
     try:
         found = os.read(descriptor, 2 * _SIZE + 1)

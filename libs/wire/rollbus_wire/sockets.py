@@ -12,12 +12,13 @@ from typing import Optional
 import zmq
 
 from .errors import BindRefused, WireError
+from .limits import MAX_FRAME_BYTES, MAX_WAITING_ASKED
 
-#: A frame above this closes the connection before it is received whole.
-MAX_FRAME_BYTES = 1 << 31
 #: Messages that may queue per connection. Flow is bounded by credit (one tick per slice, one
 #: request per call), so this is a safety net that is never reached in order.
 HIGH_WATER_MARK = 4096
+#: Sockets of one process: one per dialled address and per plane that it binds.
+MAX_SOCKETS = 16384
 #: How long closing a socket may take to flush what was sent.
 LINGER_MS = 500
 RECONNECT_MS = 50
@@ -26,22 +27,31 @@ RECONNECT_MAX_MS = 1000
 TCP_HEARTBEAT_MS = 5000
 
 
-def _configure(socket: zmq.Socket) -> None:
+def context() -> zmq.Context:
+    """The process's only context. ZeroMQ's default of 1023 sockets is raised before the first one is made."""
+    shared: zmq.Context = zmq.Context.instance()
+    if shared.get(zmq.MAX_SOCKETS) < MAX_SOCKETS:
+        shared.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return shared
+
+
+def _configure(socket: zmq.Socket, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
     socket.setsockopt(zmq.LINGER, LINGER_MS)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
     socket.setsockopt(zmq.HEARTBEAT_IVL, TCP_HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * TCP_HEARTBEAT_MS)
 
 
-def router(context: zmq.Context, endpoint: str) -> zmq.Socket:
+def router(context: zmq.Context, endpoint: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> zmq.Socket:
     """A bound ROUTER. Port 0 of tcp takes a free one; read it with `bound_endpoint`."""
     check_bind(endpoint)
     socket = context.socket(zmq.ROUTER)
-    _configure(socket)
+    _configure(socket, max_frame_bytes)
+    socket.setsockopt(zmq.RCVHWM, MAX_WAITING_ASKED)
     # Sending to a peer that is gone must fail instead of vanishing.
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     # A client that dials in again under its identity takes over its old connection.

@@ -7,12 +7,13 @@ policy is converted by computation and never by a hand-written adapter.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from .codec import DTYPES
-from .errors import SpecError
+from .errors import SpecError, short
+from .limits import MAX_DIMENSIONS, MAX_NAME, MAX_ROW_BYTES
 
 ACTION_KINDS = ("discrete", "multi_discrete", "continuous")
 
@@ -37,7 +38,8 @@ class ArraySpec:
     def __post_init__(self) -> None:
         self.shape = tuple(int(n) for n in self.shape)
         if self.dtype not in DTYPES:
-            raise SpecError("dtype %r; one of %s" % (self.dtype, ", ".join(DTYPES)))
+            raise SpecError("dtype %s; one of %s" % (short(self.dtype), ", ".join(DTYPES)))
+        _check_shape(self.shape, np.dtype(self.dtype).itemsize)
         if self.names and len(self.names) != self.size:
             raise SpecError("%d names for %d elements" % (len(self.names), self.size))
 
@@ -69,7 +71,8 @@ class ActionSpec:
     def __post_init__(self) -> None:
         self.shape = tuple(int(n) for n in self.shape)
         if self.kind not in ACTION_KINDS:
-            raise SpecError("action kind %r; one of %s" % (self.kind, ", ".join(ACTION_KINDS)))
+            raise SpecError("action kind %s; one of %s" % (short(self.kind), ", ".join(ACTION_KINDS)))
+        _check_shape(self.shape, 8)
         if self.kind == "continuous":
             if len(self.low) != self.size or len(self.high) != self.size:
                 raise SpecError(
@@ -77,9 +80,11 @@ class ActionSpec:
                     % (self.size, len(self.low), len(self.high))
                 )
             if not all(a < b for a, b in zip(self.low, self.high)):
-                raise SpecError("action bounds: low %s is not below high %s" % (self.low, self.high))
-        elif len(self.num) != max(1, self.size) or min(self.num) < 1:
-            raise SpecError("%s action needs positive counts, got %s" % (self.kind, self.num))
+                raise SpecError(
+                    "action bounds: low %s is not below high %s" % (short(self.low), short(self.high))
+                )
+        elif len(self.num) != max(1, self.size) or min(self.num) < 1 or max(self.num) > 1 << 62:
+            raise SpecError("%s action needs positive counts, got %s" % (self.kind, short(self.num)))
 
     @property
     def size(self) -> int:
@@ -153,10 +158,46 @@ class EnvSpec:
             }
             known["action"] = ActionSpec(**_known(ActionSpec, data["action"]))
             return cls(**known)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise SpecError("spec is not readable: %r" % error) from None
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise SpecError("spec is not readable: %s" % short(error)) from None
+
+
+def _check_shape(shape: Tuple[int, ...], itemsize: int) -> None:
+    # Time and rows come before these dimensions.
+    if len(shape) > MAX_DIMENSIONS - 2 or not all(0 <= size <= MAX_ROW_BYTES for size in shape):
+        raise SpecError(
+            "shape %s; at most %d sizes of 0 to %d" % (short(shape), MAX_DIMENSIONS - 2, MAX_ROW_BYTES)
+        )
+    num_bytes = itemsize
+    for size in shape:
+        num_bytes *= size
+    if num_bytes > MAX_ROW_BYTES:
+        raise SpecError("shape %s is %d bytes per row; at most %d" % (shape, num_bytes, MAX_ROW_BYTES))
+
+
+#: Annotation -> test of what came for it.
+_TESTS: Dict[str, Callable[[Any], bool]] = {
+    "str": lambda v: type(v) is str and len(v) <= MAX_NAME,
+    "bool": lambda v: type(v) is bool,
+    "int": lambda v: type(v) is int and 0 <= v < 1 << 31,
+    "float": lambda v: type(v) in (int, float),
+    "Optional[float]": lambda v: v is None or type(v) in (int, float),
+    "Tuple[int, ...]": lambda v: all(type(n) is int for n in v),
+    "List[int]": lambda v: type(v) is list and all(type(n) is int for n in v),
+    "List[float]": lambda v: type(v) is list and all(type(n) in (int, float) for n in v),
+    "List[str]": lambda v: type(v) is list and all(type(n) is str for n in v),
+    "Dict[str, List[str]]": lambda v: type(v) is dict and all(_TESTS["List[str]"](n) for n in v.values()),
+    "Dict[str, ArraySpec]": lambda v: type(v) is dict,
+    "ActionSpec": lambda v: type(v) is dict,
+}
 
 
 def _known(cls: type, data: Dict[str, Any]) -> Dict[str, Any]:
-    names = {f.name for f in fields(cls)}
-    return {key: value for key, value in data.items() if key in names}
+    """The fields of ``cls`` in ``data``, each of the type that it is declared with."""
+    known = {}
+    for item in fields(cls):
+        if item.name in data:
+            known[item.name] = value = data[item.name]
+            if not _TESTS[str(item.type)](value):
+                raise ValueError("%s.%s is %s, not %s" % (cls.__name__, item.name, short(value), item.type))
+    return known

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from rollbus_actor.arrivals import check_attached
 from rollbus_actor.session import Session, to_carry
 from rollbus_actor.shared import SharedMemory
 from rollbus_policies.base import Act as Decided
 from rollbus_policies.base import PolicySpec
-from rollbus_wire.errors import FaultReceived, PeerLost
+from rollbus_wire.errors import FaultReceived, PeerLost, SpecError, WireError
 from rollbus_wire.link import Link, Poller, drain
 from rollbus_wire.messages import (
     Act,
@@ -23,6 +24,7 @@ from rollbus_wire.messages import (
     Released,
     Tick,
 )
+from rollbus_wire.spec import EnvSpec
 
 #: An `attach` without an answer is repeated after this long.
 ATTACH_REPEAT_S = 2.0
@@ -61,7 +63,7 @@ class Holdings:
         self._links: dict[str, Link] = {}
         self._poller: Poller | None = None
         self._accounted = clock()
-        self.counts: Counter[str] = Counter(stale_ticks=0, hubs_lost=0, slices_refused=0)
+        self.counts: Counter[str] = Counter(stale_ticks=0, hubs_lost=0, slices_refused=0, bad_messages=0)
 
     # --- taking and giving up ----------------------------------------------------------------
 
@@ -78,7 +80,13 @@ class Holdings:
             if found.endpoint == endpoint and found.assignment == list(assignment):
                 return
             self._end(found, "assigned anew", tell=False)
-        self._attach(self._begin(slice, endpoint, assignment))
+        try:
+            session = self._begin(slice, endpoint, assignment)
+        except WireError as error:
+            self.counts["slices_refused"] += 1
+            self._owner.tell(Released(slice, list(assignment), str(error)))
+            return
+        self._attach(session)
 
     def release(self, session: Session, reason: str) -> None:
         """Give the slice up at its next tick, which is now if its rows wait."""
@@ -134,7 +142,7 @@ class Holdings:
     def _heard(self, link: Link, message: Message, re: int) -> None:
         if isinstance(message, Tick):
             session = self._of(link, message.slice, message.fence)
-            if session is not None and self._find(session, message):
+            if session is not None and self._find(session, message) and self._is_sound(session, message):
                 session.take_tick(message)
                 self._owner.ticked(session)
         elif isinstance(message, Attached):
@@ -162,7 +170,12 @@ class Holdings:
             if session is None:
                 self._tell_hub(link, Detach(message.slice, message.fence))
             return
-        session.attached(message, self._policy, self._policy.frame_stack, self._record)
+        try:
+            spec = check_attached(message) if link.remote else EnvSpec.from_data(message.spec)
+        except SpecError as error:
+            self._distrust(session, message.fence, f"attached: {error}")
+            return
+        session.attached(message, spec, self._policy, self._policy.frame_stack, self._record)
         if message.slab:
             self._share(session, message)
 
@@ -183,6 +196,21 @@ class Holdings:
         self.counts["stale_ticks"] += 1
         return False
 
+    def _is_sound(self, session: Session, tick: Tick) -> bool:
+        """Whether a tick from another process is what its slice's spec says; else the slice is given up."""
+        if session.link.remote:
+            assert session.check is not None
+            problem = session.check(tick) if session.state == "tick" else "the one before is not answered"
+            if problem:
+                self._distrust(session, tick.fence, f"tick: {problem}")
+                return False
+        return True
+
+    def _distrust(self, session: Session, fence: int, reason: str) -> None:
+        self.counts["bad_messages"] += 1
+        self._tell_hub(session.link, Detach(session.slice, fence))
+        self._taken_away(session, f"the hub sent what cannot be: {reason}")
+
     def _fault(self, link: Link, message: Fault, re: int) -> None:
         for session in list(self.sessions.values()):
             if session.link is link and session.state == "attach" and session.attach_id == re:
@@ -197,7 +225,8 @@ class Holdings:
     # --- details -------------------------------------------------------------------------------
 
     def _begin(self, slice: str, endpoint: str, assignment: Sequence[int]) -> Session:
-        session = self.sessions[slice] = Session(slice, endpoint, self._link(endpoint), assignment)
+        session = Session(slice, endpoint, self._link(endpoint), assignment)
+        self.sessions[slice] = session
         return session
 
     def _taken_away(self, session: Session, reason: str) -> None:

@@ -149,7 +149,8 @@ class Recorder:
         if self.slabs is None:
             return np.zeros(num_bytes, np.uint8), 0
         try:
-            return self.slabs.open(ticket.slab, ticket.slab_bytes), ticket.offset
+            buffer = self.slabs.cell(ticket.slab, ticket.slab_bytes, ticket.offset, num_bytes)
+            return buffer, ticket.offset
         except PeerLost:
             return None, 0
 

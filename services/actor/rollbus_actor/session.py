@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from rollbus_actor.arrivals import TickCheck
 from rollbus_actor.chunks import ChunkWriter, Parked
 from rollbus_actor.frames import FrameStack
 from rollbus_actor.shared import SharedObservations
@@ -31,6 +32,8 @@ class Session:
         self.state: State = "attach"
         self.fence, self.num_rows, self.record = 0, 0, False
         self.spec: EnvSpec | None = None
+        #: What is wrong with a tick; used where the hub is another process.
+        self.check: TickCheck | None = None
         #: Message id of the `Attach`, and when to repeat it.
         self.attach_id, self.attach_due = 0, 0.0
         #: The tick that waits for its answer.
@@ -69,10 +72,12 @@ class Session:
         """Whether the hub has granted the slice."""
         return self.state != "attach"
 
-    def attached(self, message: Attached, policy: PolicySpec, frame_stack: int, record: bool) -> None:
-        """The hub grants the slice. Raises `SpecError` for a carry of another policy."""
-        self.fence, self.num_rows = message.fence, message.num_rows
-        self.spec = EnvSpec.from_data(message.spec)
+    def attached(
+        self, message: Attached, spec: EnvSpec, policy: PolicySpec, frame_stack: int, record: bool
+    ) -> None:
+        """The hub grants the slice of ``spec``. Raises `SpecError` for a carry of another policy."""
+        self.fence, self.num_rows, self.spec = message.fence, message.num_rows, spec
+        self.check = TickCheck(spec, message.num_rows)
         self.record = record and message.record
         self.state = "tick"
         self._all_rows = np.arange(self.num_rows, dtype=np.int32)

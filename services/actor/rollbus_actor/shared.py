@@ -58,16 +58,18 @@ class SharedObservations:
     def __init__(self, buffer: Any, spec: EnvSpec, num_rows: int) -> None:
         self._buffer = buffer
         shapes = {key: (item.dtype, item.shape) for key, item in spec.observation.items()}
-        self._layout = observation_layout(shapes, num_rows)
+        self._layout, self._num_rows = observation_layout(shapes, num_rows), num_rows
 
     def take(self, tick: Tick) -> bool:
         """Put views of the cell into ``tick``; False if the cell does not hold this tick."""
-        place, size = tick.place, self._layout.cell_bytes
-        if place % size or place + size > len(self._buffer):
+        place, size, rows = tick.place, self._layout.cell_bytes, tick.rows
+        if place < 0 or place % size or place + size > len(self._buffer):
+            return False
+        if rows.ndim != 1 or rows.size > self._num_rows:
             return False
         if _TICK.unpack_from(self._buffer, place)[0] != tick.tick:
             return False
-        num = tick.rows.size
+        num = rows.size
         views: dict[str, np.ndarray] = self._layout.views(self._buffer, place)
         tick.obs = {key: view[:num] for key, view in views.items()}
         return True

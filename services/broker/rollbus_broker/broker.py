@@ -19,6 +19,7 @@ from rollbus_core.config.models import BrokerConfig
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_wire.errors import BindRefused
+from rollbus_wire.limits import MAX_HEADER_BYTES
 from rollbus_wire.link import Link, Poller, ZmqLink
 
 #: /metrics is at most this old.
@@ -72,7 +73,9 @@ class Broker(Service):
         now = self._clock()
         # First of all: a second broker of this run must end here and change nothing.
         self._lock = _lock(self.paths)
-        registry_link = self._links[0] or ZmqLink.bind(self.paths.registry, self.paths.run_id)
+        registry_link = self._links[0] or ZmqLink.bind(
+            self.paths.registry, self.paths.run_id, max_frame_bytes=MAX_HEADER_BYTES
+        )
         self._links[0] = registry_link
         store_link = self._links[1] or ZmqLink.bind(self.paths.store_endpoint, self.paths.run_id)
         self._links[1] = store_link

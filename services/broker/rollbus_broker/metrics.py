@@ -64,11 +64,14 @@ class SnapshotCollector(Collector):
         yield from _member_gauges(snapshot)
         yield from _table_metrics(snapshot)
         rejected = CounterMetricFamily(
-            "rollbus_rejected_frames", "Arrivals refused by error code.", labels=["plane", "code"]
+            "rollbus_rejected_frames", "Arrivals refused by error code.", labels=["member", "plane", "code"]
         )
         for plane, codes in snapshot.rejected.items():
             for code, count in codes.items():
-                rejected.add_metric([plane, code], count)
+                rejected.add_metric(["broker-0", plane, code], count)
+        for member in snapshot.members:
+            for plane, code, count in _rejected(member["stats"].get("rejected")):
+                rejected.add_metric([member["name"], plane, code], count)
         yield rejected
         unsent = CounterMetricFamily(
             "rollbus_unsent_messages", "Relayed messages that a member did not read.", labels=["role"]
@@ -78,6 +81,14 @@ class SnapshotCollector(Collector):
         yield unsent
         for name, count in snapshot.counts.items():
             yield CounterMetricFamily(f"rollbus_store_{name}", f"Store: {name}.", count)
+
+
+def _rejected(stat: Any) -> Iterator[tuple[str, str, int]]:
+    """(plane, code, count) of what a heartbeat says in ``rejected``."""
+    for plane, codes in stat.items() if isinstance(stat, dict) else ():
+        for code, count in codes.items() if isinstance(codes, dict) else ():
+            if isinstance(count, int):
+                yield plane, code, count
 
 
 def _member_gauges(snapshot: Snapshot) -> Iterator[Metric]:

@@ -6,8 +6,12 @@ import numpy as np
 
 from rollbus_wire.actions import ActionBounds
 from rollbus_wire.errors import SpecError
+from rollbus_wire.limits import MAX_ACTION_CHUNK, MAX_CARRY_BYTES
 from rollbus_wire.messages import Act
 from rollbus_wire.spec import ActionSpec
+
+#: Rows that a text names.
+_NAMED_ROWS = 64
 
 
 class ActCheck:
@@ -19,10 +23,10 @@ class ActCheck:
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """``rows`` as int32 [R], distinct places in the slice."""
-        good = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
+        good = rows.ndim == 1 and rows.dtype.kind in "iu" and 0 < len(rows) <= self._num_rows
         if not good or rows.min() < 0 or rows.max() >= self._num_rows or len(np.unique(rows)) < len(rows):
             raise SpecError(
-                f"act on slice {self._name}: rows {rows.tolist()} must be distinct places in "
+                f"act on slice {self._name}: rows {_said(rows)} must be distinct places in "
                 f"0..{self._num_rows - 1}"
             )
         return rows.astype(np.int32, copy=False)
@@ -35,18 +39,28 @@ class ActCheck:
                 raise SpecError(f"action has shape {list(action.shape)} for {len(places)} rows")
             if not act.chunked:
                 return self._bounds(action)
-            return self._bounds(action.reshape(-1, *action.shape[2:])).reshape(action.shape)
+            if lead[1] > MAX_ACTION_CHUNK:
+                raise SpecError(f"at most {MAX_ACTION_CHUNK}")
+            flat = action.reshape(lead[0] * lead[1], *action.shape[2:])
+            return self._bounds(flat).reshape(action.shape)
         except SpecError as error:
             per_row = f", {lead[1]} actions per row" if len(lead) == 2 else ""
-            raise SpecError(f"act on slice {self._name}, rows {places.tolist()}{per_row}: {error}") from None
+            raise SpecError(f"act on slice {self._name}, rows {_said(places)}{per_row}: {error}") from None
 
     def carry(self, carry: np.ndarray, num: int, known_bytes: int | None) -> int:
         """Bytes per row of ``carry``, uint8 [R, B]; B may not change once it is known."""
         size = carry.shape[1] if carry.ndim == 2 else -1
         expected = size if known_bytes is None else known_bytes
-        if carry.dtype != np.uint8 or size != expected or len(carry) != num:
+        wrong = carry.dtype != np.uint8 or size != expected or len(carry) != num
+        if wrong or not 0 <= size <= MAX_CARRY_BYTES:
             raise SpecError(
                 f"act on slice {self._name}: carry is {carry.dtype} {list(carry.shape)}, not uint8 "
-                f"{[num, expected]}"
+                f"{[num, expected]} (at most {MAX_CARRY_BYTES} per row)"
             )
         return size
+
+
+def _said(rows: np.ndarray) -> str:
+    """The first of ``rows`` for a text."""
+    more = f" and {rows.size - _NAMED_ROWS} more" if rows.size > _NAMED_ROWS else ""
+    return f"{rows.ravel()[:_NAMED_ROWS].tolist()}{more}"

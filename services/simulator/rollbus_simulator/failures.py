@@ -62,8 +62,8 @@ class FailureLog:
         #: By kind: when it was logged last, and how often it came since then.
         self._kinds: dict[str, tuple[float, int]] = {}
 
-    def add(self, kind: str, **fields: Any) -> bool:
-        """A failure of ``kind``, a text; whether it was logged, with ``fields``."""
+    def add(self, kind: str, event: str = "environment failed", **fields: Any) -> bool:
+        """A failure of ``kind``, a text; whether it was logged as ``event``, with ``fields``."""
         kind, now = _NUMBER.sub("#", kind), self._clock()
         logged_at, held_back = self._kinds.get(kind, (-math.inf, 0))
         if now - logged_at < REPEAT_S:
@@ -74,5 +74,5 @@ class FailureLog:
         self._kinds[kind] = (now, 0)
         if held_back:
             fields["times"] = held_back + 1
-        self._log.warning("environment failed", **fields)
+        self._log.warning(event, **fields)
         return True

@@ -15,10 +15,10 @@ from rollbus_core.member import DEFAULT_STAGE_DEADLINE_S, Member
 from rollbus_core.service import Service
 from rollbus_simulator.counters import Counters, Rates
 from rollbus_simulator.episodes import EpisodeSource
-from rollbus_simulator.failures import max_failed_episodes
+from rollbus_simulator.failures import FailureLog, max_failed_episodes
 from rollbus_simulator.grants import Grants
 from rollbus_simulator.holders import UnknownSlice
-from rollbus_simulator.peers import PING_S, Peers
+from rollbus_simulator.peers import LOOK_S, MANY, PING_S, Peers
 from rollbus_simulator.sessions import Session
 from rollbus_simulator.settings import SliceSettings
 from rollbus_simulator.shared import SharedMemory
@@ -39,6 +39,7 @@ from rollbus_wire.messages import (
     SlicesChanged,
 )
 from rollbus_wire.peer import Peer
+from rollbus_wire.rejects import rejected_by_plane
 from rollbus_wire.spec import EnvSpec
 
 #: A slice without any peer is given up after this long: its actor is free for others.
@@ -91,13 +92,14 @@ class Hub(Service):
         self._log = log if log is not None else structlog.get_logger("hub")
         self._rates = Rates(self.counters, clock)
         self._peers = Peers(self, self.counters, timeout_s=env.step_timeout_s, log=self._log)
+        self._refusals = FailureLog(self._log)
         self._workers: Workers | None = None
         self._envs: list[Env] = []
         self._told: list[str] = []
         self._grants = Grants(name, self.slices, self.slice_names, SharedMemory(memory, index))
         #: Of one turn of the loop.
         self._longest_s = 0.0
-        self._next_worker_poll = self._probe_until = 0.0
+        self._next_worker_poll = self._probe_until = self._look_at = 0.0
         self.endpoint = endpoint or next(
             (e for e in (getattr(link, "endpoint", "") for link in self._data_links) if e), "local"
         )
@@ -136,13 +138,11 @@ class Hub(Service):
         busy |= self._poll_workers(began)
         busy |= self._peers.poll()
         self._end_if_broken()
-        for each in self.slices.values():
-            if each.wake_in_s() <= 0:
-                busy |= each.advance()
-            # Without a registry nobody would attach to it again.
-            if each.empty_since and self.member and began - each.empty_since > WITHDRAW_S:
-                each.withdraw()
-        self._tell_slices()
+        if self._settings.tick_deadline_s:
+            for each in self.slices.values():
+                if each.wake_in_s() <= 0:
+                    busy |= each.advance()
+        self._tell_slices(began)
         if busy:
             took = self._clock() - began
             self.counters.busy_s += took
@@ -151,7 +151,9 @@ class Hub(Service):
         return busy
 
     def wake_in_s(self) -> float:
-        wake = min((each.wake_in_s() for each in self.slices.values()), default=math.inf)
+        wake = math.inf
+        if self._settings.tick_deadline_s:
+            wake = min((each.wake_in_s() for each in self.slices.values()), default=math.inf)
         if self._probe_until:
             wake = min(wake, 0.01)
         return min(wake, 0.1)
@@ -198,18 +200,26 @@ class Hub(Service):
             "slices": [each["slice"] for each in available],
             "rows": sum(each["rows"] for each in available),
             "peers": len(self._peers.sessions),
+            "rejected": rejected_by_plane(data=self._data_links, peer=[self._peer_link]),
         }
 
     def _available(self) -> list[dict[str, Any]]:
-        spec = self.spec.to_data() if self.spec else {}
         return [
-            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint, "spec": spec}
+            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint}
             for each in self.slices.values()
             if each.available
         ]
 
-    def _tell_slices(self) -> None:
+    def _tell_slices(self, now: float) -> None:
         """Follow the slices that can be attached: own state, and the registry."""
+        # With very many slices looking at each takes longer than all else of a turn.
+        if len(self.slices) > MANY and now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        for each in self.slices.values():
+            # Without a registry nobody would attach to it again.
+            if each.empty_since and self.member and now - each.empty_since > WITHDRAW_S:
+                each.withdraw()
         names = [name for name, each in self.slices.items() if each.available]
         if names == self._told:
             return
@@ -258,7 +268,7 @@ class Hub(Service):
                 each.act(message)
             except (SpecError, UnknownSlice) as error:
                 self.counters.bad_acts += 1
-                self._log.warning("act refused", slice=message.slice, text=str(error))
+                self._refusals.add(error.code, "act refused", slice=message.slice, text=str(error))
                 self._fault(link, envelope, error, message.slice)
         elif isinstance(message, Attach):
             self._grants.asked(link, envelope, message)
@@ -342,7 +352,7 @@ class Hub(Service):
             self._peers.add(mine, serve=peer.answer)
             peer.dial()
         self._peers.poll()
-        self._tell_slices()
+        self._tell_slices(self._clock())
 
     def _start_workers(self) -> None:
         endpoint = getattr(self._peer_link, "endpoint", "")

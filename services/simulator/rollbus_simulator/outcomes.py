@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rollbus_wire.errors import SpecError
+from rollbus_wire.errors import SpecError, short
 from rollbus_wire.messages import Arrays, Outcome
 from rollbus_wire.spec import EnvSpec
 
@@ -20,6 +20,12 @@ class OutcomeCheck:
         self._obs = {key: (np.dtype(item.dtype), item.shape) for key, item in spec.observation.items()}
         self._floats = [key for key, (dtype, _) in self._obs.items() if dtype.kind == "f"]
 
+    def rows(self, message: Outcome, expected: np.ndarray) -> None:
+        """Raise `SpecError` unless ``message`` is of the rows ``expected``, int32 [R]."""
+        rows = message.rows
+        if rows.nbytes != expected.nbytes or rows.tobytes() != expected.tobytes():
+            raise SpecError(f"the outcome is of rows {short(rows)}, not of those asked for")
+
     def obs(self, message: Outcome, num_rows: int) -> Arrays:
         """The spec's observations of ``message``, each [R, ...]. Raises `SpecError`."""
         given = message.obs
@@ -29,7 +35,7 @@ class OutcomeCheck:
         for key, (dtype, shape) in self._obs.items():
             array = given.get(key)
             if not isinstance(array, np.ndarray):
-                raise SpecError(f"observation {key!r} is missing; there are {sorted(given)}")
+                raise SpecError(f"observation {key!r} is missing; there are {short(sorted(given))}")
             if array.dtype != dtype or array.shape != (num_rows, *shape):
                 raise SpecError(
                     f"observation {key!r} is {array.dtype} {list(array.shape)}; the spec says "
@@ -48,6 +54,13 @@ class OutcomeCheck:
         reward, terminated, truncated = flags
         assert reward is not None and terminated is not None and truncated is not None
         return reward.astype(np.float32, copy=False), terminated, truncated
+
+    def success(self, message: Outcome, num_rows: int) -> np.ndarray | None:
+        """Success bool [R], None where the peer gave none. Raises `SpecError`."""
+        success = message.success
+        if success is not None and (success.shape != (num_rows,) or success.dtype.kind not in "biu"):
+            raise SpecError(f"success of {num_rows} rows is {success.dtype} {list(success.shape)}")
+        return success
 
     def finite(self, reward: np.ndarray | None, obs: Arrays | None) -> np.ndarray | None:
         """bool [R], or None where all rows are finite."""

@@ -10,6 +10,7 @@ from rollbus_simulator.counters import Counters
 from rollbus_simulator.failures import ADVICE, FailureLog
 from rollbus_simulator.sessions import Request, Session, spec_difference
 from rollbus_wire.errors import PeerLost, SpecError
+from rollbus_wire.limits import MAX_PEERS, MAX_ROWS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
     PROTOCOL,
@@ -29,6 +30,8 @@ from rollbus_wire.spec import EnvSpec
 HEARTBEAT_S = 5.0
 #: How often a peer is pinged. A peer that is gone is noticed by this.
 PING_S = 1.0
+#: More peers, or slices, than this are looked at so often, not in every turn.
+MANY, LOOK_S = 64, 0.02
 #: An environment that fails this often without a success between is given up.
 MAX_FAILURES = 5
 
@@ -53,7 +56,9 @@ class Peers:
         self._timeout_s = timeout_s
         self._links: list[tuple[Link, Callable[[Message], Message] | None]] = []
         self._sessions: dict[tuple[int, bytes], Session] = {}
-        self._next_index = 0
+        self._next_index, self._look_at = 0, 0.0
+        #: Some peers live in this process and are asked in every turn.
+        self._served = False
         self.spec: EnvSpec | None = None
         self._failures = FailureLog(log)
         #: The last failure of an environment, as text.
@@ -76,6 +81,9 @@ class Peers:
         for link, serve in list(self._links):
             busy |= self._drain(link, serve)
         now = time.monotonic()
+        if len(self._sessions) > MANY and not self._served and now < self._look_at:
+            return busy
+        self._look_at = now + LOOK_S
         for session in self.sessions:
             if session.serve is None:
                 self._watch(session, now)
@@ -135,7 +143,8 @@ class Peers:
             else:
                 self._answered(session, request, message)
         elif isinstance(message, Fault):
-            self._log.warning("peer fault", peer=session.name, code=message.code, text=message.text)
+            text = message.text
+            self._failures.add(message.code, "peer fault", peer=session.name, code=message.code, text=text)
 
     def _answered(self, session: Session, request: Request, message: Message) -> None:
         if isinstance(message, Outcome):
@@ -184,7 +193,7 @@ class Peers:
         if refused is not None:
             if serve is not None:
                 raise SpecError(f"the environment of {hello.name}: {refused.text}")
-            self._log.warning("peer refused", peer=hello.name, text=refused.text)
+            self._failures.add(refused.text, "peer refused", peer=hello.name, text=refused.text)
             self._reply(link, envelope, refused)
             return
         old = self._sessions.get(key)
@@ -199,6 +208,7 @@ class Peers:
         self._sessions[key] = session
         if serve is not None:
             # It says nothing more by itself.
+            self._served = True
             self._links.remove((link, serve))
         session.tell(
             Welcome(
@@ -219,14 +229,16 @@ class Peers:
             return Fault(
                 code="version",
                 text="the peer speaks protocol %s, the hub %s; install the same major version"
-                % (".".join(map(str, hello.protocol)), ".".join(map(str, PROTOCOL))),
+                % (".".join(map(str, hello.protocol[:2])), ".".join(map(str, PROTOCOL))),
             )
         try:
             spec = EnvSpec.from_data(hello.spec)
         except SpecError as error:
             return Fault(code=error.code, text=str(error))
-        if hello.num_rows < 1:
-            return Fault(code="spec", text=f"the peer offers {hello.num_rows} rows; at least 1")
+        if not 1 <= hello.num_rows <= MAX_ROWS:
+            return Fault(code="spec", text=f"the peer offers {hello.num_rows} rows; 1 to {MAX_ROWS}")
+        if len(self._sessions) >= MAX_PEERS:
+            return Fault(code="limit", text=f"{MAX_PEERS} peers are here already; use another hub")
         if self.spec is None:
             self.spec = spec
         difference = spec_difference(self.spec, spec)

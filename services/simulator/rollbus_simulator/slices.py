@@ -28,7 +28,6 @@ from rollbus_simulator.running import Decided, Running, copy_of
 from rollbus_simulator.seats import Seats
 from rollbus_simulator.sessions import Request, Session
 from rollbus_simulator.settings import SliceSettings
-from rollbus_wire.errors import SpecError
 from rollbus_wire.messages import Act, Arrays, Attached, Detached, Outcome, Tick
 from rollbus_wire.spec import EnvSpec
 
@@ -200,8 +199,7 @@ class Slice:
         whole = places is self._places or (
             places.shape == self._places.shape and bool((places == self._places).all())
         )
-        if not whole:
-            places = self._acts.places(places)
+        places = self._places if whole else self._acts.places(places)
         if act.tick != self.tick or not (whole and self._whole_tick):
             waiting = self.state[places] == TICKED
             if act.tick != self.tick or not waiting.all():
@@ -290,9 +288,9 @@ class Slice:
         Raises `SpecError` if it is not what the spec states.
         """
         num = len(request.places)
-        if message.rows.tobytes() != request.peer_rows.tobytes():
-            raise SpecError(f"the outcome is of rows {message.rows.tolist()}, not of those asked for")
+        self._check.rows(message, request.peer_rows)
         flags = self._check.flags(message, num) if request.kind == "step" else None
+        success = self._check.success(message, num)
         obs = self._check.obs(message, num) if request.observed else None
         reward = flags[0] if flags else None
         finite = self._check.finite(reward, obs)
@@ -306,7 +304,7 @@ class Slice:
                 self.outcome(good, subset(message, finite))
             self.failed(bad)
         elif flags is not None:
-            self._stepped(request.places, flags, message.success, obs)
+            self._stepped(request.places, flags, success, obs)
         elif obs is not None and request.kind == "reset":
             rows: Rows = ALL if num == self.num_rows else request.places
             self._frames.begin(rows, obs)

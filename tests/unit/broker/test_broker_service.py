@@ -286,7 +286,7 @@ def test_http_says_who_is_missing_and_what_was_dropped(run):
     text = run.get("/metrics")[1]
     assert 'rollbus_actor_steps_per_s{member="actor-0"} 12.5' in text
     assert 'rollbus_dropped_chunks_total{reason="corrupt",table="main"} 1.0' in text
-    assert 'rollbus_rejected_frames_total{code="foreign-run",plane="store"} 1.0' in text
+    assert 'rollbus_rejected_frames_total{code="foreign-run",member="broker-0",plane="store"} 1.0' in text
     assert 'rollbus_member_up{member="hub-0",role="hub"} 1.0' in text
 
 

@@ -17,6 +17,8 @@ from rollbus_wire.errors import ConfigError
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+#: Characters of a file, levels in it, digits of a number.
+MAX_CHARS, MAX_DEPTH, MAX_DIGITS = 1 << 20, 16, 320
 #: First line of a resolved file; its comments name where each value came from.
 RESOLVED_MARK = "# Resolved configuration"
 
@@ -64,7 +66,23 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes; scalars get the tags of `_RESOLVERS`."""
+    """Composes nodes; scalars get the tags of `_RESOLVERS`. There are no aliases: a few of them could
+    stand for millions of values, or for themselves."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()
+        mark: Any = event.start_mark
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="aliases (*name) are not allowed", problem_mark=mark)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} deep", problem_mark=mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
 
 
 class Dumper(yaml.SafeDumper):
@@ -132,8 +150,14 @@ def plain(tree: Any) -> Any:
 
 
 def _compose(text: str, where: str) -> yaml.Node | None:
+    if len(text) > MAX_CHARS:
+        raise ConfigError(f"{where}: {len(text)} characters; a recipe has at most {MAX_CHARS}")
     try:
         return yaml.compose(text, Loader=_Loader)
+    except RecursionError:
+        raise ConfigError(
+            f"{where}: lists and mappings are too deep; a recipe is two or three deep"
+        ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = where
@@ -176,10 +200,14 @@ def _tree(node: yaml.Node, where: str) -> Any:
 
 def _scalar(node: yaml.ScalarNode, where: str) -> Plain:
     text = node.value
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ConfigError(f"{where}:{node.start_mark.line + 1}: half of a character (\\ud800 to \\udfff)")
     kind = node.tag.rpartition(":")[2]
     if node.style or kind == "str":
         return Plain(text, text, quoted=True)
     number = text.replace("_", "")
+    if len(number) > MAX_DIGITS:
+        raise ConfigError(f"{where}:{node.start_mark.line + 1}: a number of {len(number)} digits")
     if kind == "bool":
         return Plain(text.lower() == "true", text)
     if kind == "null":

@@ -6,6 +6,7 @@ The library `safetensors` reads what is written here; its own writer copies ever
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -13,11 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollbus_core.weights.copying import copy_tensors
-from rollbus_wire.errors import SpecError, StaleRead
+from rollbus_wire.errors import SpecError, StaleRead, short
 
 #: Data begins at a multiple of this, so that tensors lie as vector units like them.
 ALIGNMENT = 64
 _LENGTH = struct.Struct("<Q")
+#: A header that names more is refused.
+MAX_TENSORS, MAX_DIM = 1 << 17, 1 << 48
+#: What reading a header of any bytes may raise.
+_UNREADABLE = (
+    ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, struct.error,
+)  # fmt: skip
 _NUMPY = {
     "BOOL": "?", "I8": "i1", "U8": "u1", "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4",
     "I64": "<i8", "U64": "<u8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2",
@@ -94,10 +101,12 @@ def read_layout(image: np.ndarray) -> Layout:
             raise ValueError(f"a header of {length} bytes")
         header = image[: _LENGTH.size + length].tobytes()
         table = json.loads(header[_LENGTH.size :])
+        if len(table) > MAX_TENSORS:
+            raise ValueError(f"{len(table)} tensors; at most {MAX_TENSORS}")
         entries = sorted(_entries(table), key=lambda entry: (entry.start, entry.stop))
         _check_places(entries, image.size - len(header))
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
-        raise StaleRead(f"weight image of {image.size} bytes is not readable: {error}") from None
+    except _UNREADABLE as error:
+        raise StaleRead(f"weight image of {image.size} bytes is not readable: {short(error)}") from None
     return Layout(header, entries, image.size)
 
 
@@ -112,8 +121,9 @@ def _check_places(entries: list[Entry], num_bytes: int) -> None:
     """Raise `ValueError` unless ``entries`` fill ``num_bytes`` without holes, each with its shape's size."""
     place = 0
     for entry in entries:
-        size = int(np.prod(entry.shape, dtype=np.int64)) * entry.dtype.itemsize
-        if entry.start != place or entry.stop - entry.start != size or min(entry.shape, default=0) < 0:
+        size = math.prod(entry.shape) * entry.dtype.itemsize
+        good = len(entry.shape) <= 32 and all(0 <= dim <= MAX_DIM for dim in entry.shape)
+        if entry.start != place or entry.stop - entry.start != size or not good:
             raise ValueError(f"tensor {entry.name!r} at {entry.start}:{entry.stop}")
         place = entry.stop
     if place != num_bytes:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollbus_wire.errors import WireError
+from rollbus_wire.errors import WireError, short
 
 try:
     import zstandard
@@ -24,12 +24,16 @@ _PACK: dict[str, Callable[[bytes], bytes]] = {"zlib": lambda data: zlib.compress
 _UNPACK: dict[str, Callable[[bytes, int], bytes]] = {"zlib": lambda data, size: _inflate(data, size)}
 if zstandard is not None:
     _PACK["zstd"] = lambda data: zstandard.ZstdCompressor(level=1).compress(data)
-    _UNPACK["zstd"] = lambda data, size: zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+    _UNPACK["zstd"] = lambda data, size: _unpack_zstd(data, size)
 
 _ERRORS: tuple[type[Exception], ...] = (
     (zlib.error,) if zstandard is None else (zlib.error, zstandard.ZstdError)
 )
 
+#: Memory that unpacking one chunk may take.
+MAX_WINDOW = 8 << 20
+#: The largest item of a tensor.
+MAX_WIDTH = 16
 #: What this side can unpack, the fastest first.
 PACKINGS = tuple(reversed(_PACK))
 
@@ -69,8 +73,8 @@ def pack(data: np.ndarray, packing: str, width: int) -> np.ndarray:
 
 def unpack(data: np.ndarray, packing: str, width: int, num_bytes: int) -> np.ndarray:
     """The inverse of `pack`, which must give ``num_bytes``. Raises `WireError`."""
-    if packing not in _UNPACK or width < 1:
-        raise WireError(f"a weight chunk is packed as {packing!r} {width}; known: {', '.join(PACKINGS)}")
+    if packing not in _UNPACK or not 1 <= width <= MAX_WIDTH:
+        raise WireError(f"a weight chunk is packed as {short(packing)} {width}; known: {', '.join(PACKINGS)}")
     try:
         planes = np.frombuffer(_UNPACK[packing](data.tobytes(), num_bytes), np.uint8)
     except _ERRORS as error:
@@ -79,6 +83,17 @@ def unpack(data: np.ndarray, packing: str, width: int, num_bytes: int) -> np.nda
         raise WireError(f"a weight chunk has {planes.size} bytes unpacked, {num_bytes} are due")
     whole = num_bytes // width * width
     return np.concatenate([planes[:whole].reshape(width, -1).T.reshape(-1), planes[whole:]])
+
+
+def _unpack_zstd(data: bytes, num_bytes: int) -> bytes:
+    # A frame that states its size is unpacked to that, whatever ``max_output_size`` says.
+    stated = zstandard.get_frame_parameters(data)
+    if (
+        stated.content_size not in (num_bytes, zstandard.CONTENTSIZE_UNKNOWN)
+        or stated.window_size > MAX_WINDOW
+    ):
+        raise WireError(f"a weight chunk states {stated.content_size} bytes unpacked, {num_bytes} are due")
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=num_bytes)
 
 
 def _inflate(data: bytes, num_bytes: int) -> bytes:

@@ -7,6 +7,7 @@ It keeps the encoded images of the last few versions that somebody fetched, as b
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import queue
 import threading
 from collections import OrderedDict, defaultdict
@@ -21,7 +22,7 @@ from rollbus_core.weights.base import WeightSource
 from rollbus_core.weights.copying import shared_pool
 from rollbus_core.weights.encoding import CASTS, encode
 from rollbus_core.weights.image import Layout
-from rollbus_wire.errors import PeerLost, StaleRead
+from rollbus_wire.errors import PeerLost, StaleRead, WireError, short
 from rollbus_wire.link import Envelope, Link, Poller, drain
 from rollbus_wire.messages import (
     Fault,
@@ -37,6 +38,8 @@ from rollbus_wire.messages import (
 CHUNK_BYTES = 256 << 10
 #: A delta above this share of the image is not worth its base.
 MAX_DELTA_SHARE = 0.9
+#: Characters of all patterns of one request.
+MAX_PATTERNS = 4096
 #: Encoded images and streams that are kept.
 KEEP = 3
 
@@ -110,7 +113,9 @@ class WeightServer:
     def _chunk(self, message: FetchChunk) -> Message:
         stream = self._streams.get(message.stream)
         if stream is None or not 0 <= message.index * CHUNK_BYTES < max(1, stream.data.size):
-            return Fault("unknown-stream", f"no chunk {message.index} of stream {message.stream!r} is kept")
+            return Fault(
+                "unknown-stream", f"no chunk {message.index} of stream {short(message.stream)} is kept"
+            )
         chunk = stream.chunk(message)
         self.num_chunks += 1
         self.num_bytes += chunk.data.size
@@ -118,17 +123,23 @@ class WeightServer:
 
     def _manifest(self, message: FetchWeights) -> Message:
         if message.cast not in CASTS:
-            return Fault("wire", f"weights cannot be cast to {message.cast!r}; known: {CASTS}")
+            return Fault("wire", f"weights cannot be cast to {short(message.cast)}; known: {CASTS}")
         try:
             new = self._newest(message)
         except StaleRead as error:
             # Overwritten before it was read: the notice of a newer one is on its way.
             return Fault("no-version", str(error))
         if new is None:
-            return Fault("no-version", f"no version of policy {message.policy!r} is published here")
-        base = self._base(message, new)
-        names = [str(name) for name in message.names]
-        key = f"{new.digest:016x}-{base.digest if base else 0:016x}-{'|'.join(names)}"
+            return Fault("no-version", f"no version of policy {short(message.policy)} is published here")
+        try:
+            base = self._base(message, new)
+        except WireError as error:
+            return Fault(error.code, str(error))
+        names = [name for name in message.names if isinstance(name, str)]
+        if len(names) != len(message.names) or sum(map(len, names)) > MAX_PATTERNS:
+            return Fault("wire", f"names of tensors are texts of at most {MAX_PATTERNS} characters together")
+        patterns = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+        key = f"{new.digest:016x}-{base.digest if base else 0:016x}-{patterns}"
         stream = _remembered(self._streams, key, self._keep, lambda: self._stream(new, base, names, message))
         whole = stream.whole
         self.num_full, self.num_deltas = self.num_full + whole, self.num_deltas + (not whole)

@@ -18,7 +18,7 @@ from rollbus_core.weights import delta, digests, packing
 from rollbus_core.weights.copying import copy_tensors, shared_pool
 from rollbus_core.weights.encoding import fitting
 from rollbus_core.weights.image import read_layout
-from rollbus_wire.errors import PeerLost, StaleRead, WireError
+from rollbus_wire.errors import MissingPackage, PeerLost, StaleRead, WireError
 from rollbus_wire.link import Link, drain
 from rollbus_wire.messages import Fault, FetchChunk, FetchWeights, Message, WeightChunk, WeightManifest
 
@@ -30,8 +30,8 @@ STALL_S, MAX_STALL_S = 1.0, 30.0
 RETRY_S = 0.2
 #: The link's rate is taken over this long.
 RATE_S = 0.5
-#: A larger image is refused before anything is allocated.
-MAX_IMAGE_BYTES = 1 << 40
+#: A larger image, or smaller chunks, are refused before anything is allocated.
+MAX_IMAGE_BYTES, MIN_CHUNK_BYTES = 1 << 40, 64 << 10
 
 
 class Arrived(NamedTuple):
@@ -62,7 +62,11 @@ class _Transfer:
         data = np.asarray(chunk.data).reshape(-1).view(np.uint8)
         if chunk.packing:
             data = packing.unpack(data, chunk.packing, chunk.width, target.size)
-        if data.size != target.size or digests.digest(data, self.manifest.digest_kind) != chunk.digest:
+        try:
+            whole = data.size == target.size and digests.digest(data, self.manifest.digest_kind)
+        except MissingPackage as error:
+            raise WireError(str(error)) from None
+        if data.size != target.size or whole != chunk.digest:
             raise WireError(f"chunk {chunk.index} of weights {self.manifest.version} is damaged")
         target[:] = data
         self.missing.discard(chunk.index)
@@ -145,7 +149,10 @@ class StreamReader:
     def _heard(self, message: Message) -> None:
         transfer = self._transfer
         if isinstance(message, WeightManifest) and transfer is None:
-            self._begin(message)
+            try:
+                self._begin(message)
+            except (WireError, MemoryError) as error:
+                self.last_problem = f"manifest of weights: {error}"
         elif isinstance(message, WeightChunk):
             if transfer is not None and message.stream == transfer.manifest.stream:
                 self._take(transfer, message)
@@ -155,15 +162,15 @@ class StreamReader:
                 self._transfer, self._asked_at = None, -1e9
 
     def _begin(self, manifest: WeightManifest) -> None:
-        known = self._base
+        known, version = self._base, Version.of(manifest.version)
         fits = not manifest.base or (
             known is not None and list(known[0]) == manifest.base and known[2] == manifest.base_digest
         )
-        sane = 0 <= manifest.num_bytes <= MAX_IMAGE_BYTES and manifest.chunk_bytes > 0
+        sane = 0 <= manifest.num_bytes <= MAX_IMAGE_BYTES and manifest.chunk_bytes >= MIN_CHUNK_BYTES
         if not fits or not sane or manifest.policy != self.policy:
             self.last_problem = f"manifest of weights {manifest.version} does not fit what was asked for"
             return
-        if known is None or Version.of(manifest.version) > known[0]:
+        if known is None or version > known[0]:
             self._transfer = _Transfer(manifest, None if manifest.base else self._spare)
             self._heard_at = self._rate_since = self._clock()
             self._rate_bytes = 0
@@ -224,7 +231,7 @@ class StreamReader:
         self._transfer, self._asked_at = None, -1e9
         try:
             image = self._result(manifest, data)
-        except StaleRead as error:
+        except (StaleRead, MissingPackage) as error:
             self.wrong_results += 1
             self.last_problem = str(error)
             if self.names and self._filter:

@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import MISSING, fields
+from functools import lru_cache
 from typing import Any, Dict, Type
 
 import numpy as np
 
-from rollbus_wire.errors import WireError
+from rollbus_wire.errors import WireError, short
 
 from .base import PROTOCOL, Array, Arrays, Message
 from .common import Fault, Ping, Pong
+from .contents import CONTENTS, TEXTS
 from .data import Act, Attach, Attached, Detach, Detached, Tick
 from .peer import GetState, Goodbye, Hello, Observe, Outcome, Reset, SetState, Step, Welcome
 from .policy import Decide, Decided
@@ -86,7 +88,7 @@ PLANES = {
     "policy": (Decide, Decided),
 }  # fmt: skip
 
-#: How each annotation is checked on arrival.
+#: The types of each annotation on arrival; `CONTENTS` has what is checked beyond.
 _CHECKS: Dict[str, Any] = {
     "int": int,
     "float": (float, int),
@@ -108,11 +110,15 @@ class _Table:
     def __init__(self, cls: Type[Message]) -> None:
         self.cls = cls
         self.checks: Dict[str, Any] = {}
+        self.contents: Dict[str, Any] = {}
         self.required = set()
         for item in fields(cls):  # type: ignore[arg-type]
             annotation = str(item.type)
             optional = annotation.startswith("Optional[")
-            check = _CHECKS[annotation[9:-1] if optional else annotation]
+            annotation = annotation[9:-1] if optional else annotation
+            check = _CHECKS[annotation]
+            if annotation in CONTENTS:
+                self.contents[item.name] = CONTENTS["text" if item.name in TEXTS else annotation]
             types = check if isinstance(check, tuple) else (check,)
             self.checks[item.name] = types + ((type(None),) if optional else ())
             if item.default is MISSING and item.default_factory is MISSING:
@@ -130,6 +136,7 @@ for _plane, _classes in PLANES.items():
         _TABLES[_cls.kind] = _Table(_cls)
 
 
+@lru_cache(maxsize=1)
 def fields_hash() -> str:
     """Hash of the field table: equal on both sides when they know the same messages."""
     lines = [
@@ -150,10 +157,10 @@ def from_data(kind: str, data: Any) -> Message:
     """The message ``kind`` with body ``data``, each field checked against its declared type."""
     table = _TABLES.get(kind) if isinstance(kind, str) else None
     if table is None:
-        raise WireError("unknown message %r" % (kind,))
+        raise WireError("unknown message %s" % short(kind))
     if not isinstance(data, dict):
         raise WireError("%s: the body is a %s, not a map" % (kind, type(data).__name__))
-    checks = table.checks
+    checks, contents = table.checks, table.contents
     known = {}
     for key, value in data.items():
         types = checks.get(key)
@@ -161,6 +168,8 @@ def from_data(kind: str, data: Any) -> Message:
             continue
         if not isinstance(value, types):
             raise WireError("%s.%s: got %s" % (kind, key, type(value).__name__))
+        if key in contents and value is not None and (problem := contents[key](value)):
+            raise WireError("%s.%s: %s" % (kind, key, problem))
         known[key] = value
     known.update(table.cls.filled(known))
     if not table.required <= known.keys():

@@ -8,6 +8,9 @@ from typing import Any, Dict, FrozenSet, List, Optional
 
 import numpy as np
 
+from rollbus_wire.errors import LimitExceeded
+from rollbus_wire.limits import MAX_ROWS
+
 from .base import Array, Arrays, Message
 
 
@@ -90,6 +93,8 @@ class Tick(Message):
     def filled(cls, known: Dict[str, Any]) -> Dict[str, Any]:
         if not known.get("plain") or "rows" not in known or "obs" not in known:
             return {}
+        if known["rows"].size > MAX_ROWS:
+            raise LimitExceeded("a tick of %d rows; at most %d" % (known["rows"].size, MAX_ROWS))
         final_obs = {key: array[:0] for key, array in known["obs"].items() if isinstance(array, np.ndarray)}
         return dict(plain_fields(known["rows"].size), final_obs=final_obs)
 

@@ -19,7 +19,7 @@ class Register(Message):
     host: str
     protocol: List[int]
     fields_hash: str = ""
-    #: Hub: [{"slice", "rows", "endpoint", "spec"}].
+    #: Hub: [{"slice", "rows", "endpoint"}].
     slices: List[Any] = field(default_factory=list)
     #: Proof of a shared memory domain: a path under the run's folder and what it held.
     nonce: str = ""

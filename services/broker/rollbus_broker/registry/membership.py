@@ -8,16 +8,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollbus_wire.limits import MAX_NAME, MAX_PEERS
 from rollbus_wire.messages import Heartbeat, Register
 
 #: A member that has registered but not yet sent a heartbeat may be loading for this long.
 START_DEADLINE_S = 60.0
+#: No stage lasts longer.
+MAX_DEADLINE_S = 86400.0
 #: The state that `rollbus_core.service` reports -> the state of a member.
 STATES = {
     "start": "starting", "ready": "ready", "run": "ready", "drain": "draining", "stopped": "draining",
 }  # fmt: skip
 #: States in which a process is believed to turn its loop.
 ALIVE = ("starting", "ready", "draining")
+
+
+def plain_stats(stats: dict[str, Any]) -> dict[str, Any]:
+    """What of ``stats`` people and /metrics can read: numbers, names, and lists and maps of these."""
+    return {key: value for key, value in stats.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any, depth: int = 3) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_NAME
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in inner)
+    return value is None or isinstance(value, int | float)
 
 
 @dataclass
@@ -90,6 +107,8 @@ class Membership:
         if holder is not None:
             del self.members[holder.producer]
             if holder.producer != message.producer:
+                if len(self._superseded) >= MAX_PEERS:
+                    self._superseded.clear()
                 self._superseded.add((key, holder.producer))
                 replaced = holder
         entry = Entry(
@@ -109,8 +128,8 @@ class Membership:
         entry.peer, entry.heard = peer, now
         entry.state = STATES.get(message.state, "starting")
         entry.stage, entry.stage_began = message.stage, now - message.since_s
-        entry.deadline_s = max(0.0, message.deadline_s)
-        entry.failure, entry.stats = message.failure, message.stats
+        entry.deadline_s = min(max(0.0, message.deadline_s), MAX_DEADLINE_S)
+        entry.failure, entry.stats = message.failure, plain_stats(message.stats)
         entry.beats += 1
         return entry
 

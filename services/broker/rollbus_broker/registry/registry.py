@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,8 @@ from rollbus_broker.registry.membership import Entry, Membership
 from rollbus_broker.registry.relays import RELAYED, LastOnes
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.paths import RunPaths
-from rollbus_wire.errors import PeerLost
+from rollbus_wire.errors import PeerLost, WireError, short
+from rollbus_wire.limits import MAX_KEY, MAX_NAME, MAX_PEERS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
     PROTOCOL,
@@ -37,6 +39,8 @@ from rollbus_wire.messages import (
     SlicesChanged,
     fields_hash,
 )
+
+_NAME = re.compile(r"[\w./-]{1,%d}" % MAX_KEY, re.ASCII)
 
 
 class Registry:
@@ -107,7 +111,11 @@ class Registry:
         if handler is not None:
             handler(envelope, now)
         elif type(message) in RELAYED:
-            self.last.keep(message)
+            try:
+                self.last.keep(message)
+            except WireError as error:
+                self._reply(envelope, Fault(error.code, f"{message.kind}: {error}"))
+                return
             for role in RELAYED[type(message)]:
                 for member in self.membership.living(role):
                     if not self._send(message, member.peer):
@@ -120,11 +128,12 @@ class Registry:
         message = envelope.message
         assert isinstance(message, Register)
         if message.protocol[:1] != [PROTOCOL[0]]:
-            text = f"{message.role}/{message.name} speaks protocol {message.protocol}, this run {PROTOCOL}"
+            spoken = message.protocol[:2]
+            text = f"{message.role}/{message.name} speaks protocol {spoken}, this run {PROTOCOL}"
             self._reply(envelope, Fault("version", text + "; install the same major version"))
             return
-        if (bad := _bad_slices(message.slices)) is not None:
-            self._reply(envelope, Fault("wire", f"{message.role}/{message.name}: slice {bad!r}"))
+        if problem := self._unfit(message):
+            self._reply(envelope, Fault("wire", f"{message.role}/{message.name}: {problem}"))
             return
         known = self.membership.names.get(f"{message.role}/{message.name}")
         found = self.membership.register(message, envelope.peer, now)
@@ -149,6 +158,20 @@ class Registry:
             if not isinstance(kept, Notice):
                 self._send(kept, entry.peer)
 
+    def _unfit(self, message: Register) -> str:
+        """What is wrong with a registration, or ""."""
+        for label, value in (("role", message.role), ("name", message.name)):
+            if not _NAME.fullmatch(value):
+                return f"the {label} must be 1 to {MAX_KEY} letters, digits, '.', '_', '-', '/'"
+        if not message.producer or len(message.producer) > MAX_KEY:
+            return f"the producer id must have 1 to {MAX_KEY} characters"
+        if (bad := _bad_slices(message.slices)) is not None:
+            return f"slice {short(bad)}"
+        names = self.membership.names
+        if len(names) >= MAX_PEERS and f"{message.role}/{message.name}" not in names:
+            return f"{MAX_PEERS} names are known in this run already"
+        return ""
+
     def _heartbeat(self, envelope: Envelope, now: float) -> None:
         message = envelope.message
         assert isinstance(message, Heartbeat)
@@ -157,14 +180,13 @@ class Registry:
             self._reply(envelope, Fault("rejoin", "not a member (any more): register again"))
             return
         if entry.producer in self._behind:
-            # It reads again: the newest makes up for what it missed.
-            self._behind.discard(entry.producer)
-            for kept in self.last.messages(entry.role):
-                self._send(kept, entry.peer)
+            # It reads again: the newest makes up for what it missed, once there is room for it.
+            if all(self._send(kept, entry.peer) for kept in self.last.messages(entry.role)):
+                self._behind.discard(entry.producer)
         if entry.role == "actor":
             held = message.stats.get("slices")
             if isinstance(held, (list, tuple)):
-                self.assignments.listed(entry.producer, [str(name) for name in held])
+                self.assignments.listed(entry.producer, [name for name in held if isinstance(name, str)])
 
     def _released(self, envelope: Envelope, now: float) -> None:
         message = envelope.message
@@ -176,7 +198,7 @@ class Registry:
         assert isinstance(message, SlicesChanged)
         entry = self.membership.members.get(envelope.sender)
         if (bad := _bad_slices(message.slices)) is not None:
-            self._reply(envelope, Fault("wire", f"slices_changed: slice {bad!r}"))
+            self._reply(envelope, Fault("wire", f"slices_changed: slice {short(bad)}"))
         elif entry is not None:
             entry.slices = list(message.slices)
 
@@ -211,7 +233,7 @@ class Registry:
             targets = self.membership.living()
             self.stop_requested = self.stop_requested or message.name == "stop"
         else:
-            text = f"unknown command {message.name!r}; one of: scale, drain, stop"
+            text = f"unknown command {short(message.name)}; one of: scale, drain, stop"
             self._reply(envelope, Fault("command", text))
             return
         for member in targets:
@@ -241,8 +263,8 @@ class Registry:
             if hub.state == "ready":
                 near = of_process.get((hub.host, hub.pid), "")
                 for item in hub.slices:
-                    offer = Offer(hub.producer, str(item["endpoint"]), near)
-                    offers.setdefault(str(item["slice"]), offer)
+                    offer = Offer(hub.producer, item["endpoint"], near)
+                    offers.setdefault(item["slice"], offer)
         orders = self.assignments.plan(
             offers,
             [a.producer for a in actors if a.state == "ready"],
@@ -269,10 +291,11 @@ class Registry:
 
 
 def _bad_slices(slices: list[Any]) -> Any:
-    """The first entry without "slice" and "endpoint", or None."""
+    """The first entry whose "slice" and "endpoint" are not names, or None."""
     for item in slices:
-        if not (isinstance(item, dict) and "slice" in item and "endpoint" in item):
-            return item
+        names = (item.get("slice"), item.get("endpoint")) if isinstance(item, dict) else (None,)
+        if not all(isinstance(name, str) and 0 < len(name) <= MAX_NAME for name in names):
+            return item if item is not None else "None"
     return None
 
 
@@ -290,5 +313,5 @@ def same_memory(message: Register, paths: RunPaths) -> bool:
         return False
     try:
         return bool(text) and path.read_text() == text
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollbus_core.version import Version
 from rollbus_wire.messages import (
     Applied,
     CheckpointSaved,
@@ -13,6 +14,8 @@ from rollbus_wire.messages import (
     to_data,
 )
 
+#: Policies whose last notice is kept.
+MAX_POLICIES = 256
 #: Message class -> roles that get it.
 RELAYED: dict[type[Message], tuple[str, ...]] = {
     Notice: ("actor",),
@@ -30,9 +33,13 @@ class LastOnes:
         self._checkpoint: CheckpointSaved | None = None
 
     def keep(self, message: Message) -> None:
-        """Remember ``message`` if late joiners need it."""
+        """Remember ``message`` if late joiners need it. Raises `WireError` for one without a version."""
+        Version.of(message.version)  # type: ignore[attr-defined]  # all of `RELAYED` have one
         if isinstance(message, Notice):
+            self._notices.pop(message.policy, None)
             self._notices[message.policy] = message
+            if len(self._notices) > MAX_POLICIES:
+                del self._notices[next(iter(self._notices))]
         elif isinstance(message, CheckpointSaved):
             self._checkpoint = message
 

@@ -1,7 +1,8 @@
-"""What comes from an actor is checked before it is believed: layouts and commits."""
+"""What comes over the store plane is checked before it is believed."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgpack
@@ -11,20 +12,28 @@ from rollbus_broker.store.pool import SlabPool
 from rollbus_broker.store.records import TicketInfo
 from rollbus_core.columns import Layout
 from rollbus_core.weights.digests import digest
-from rollbus_wire.messages import Commit
+from rollbus_wire.errors import LimitExceeded, MissingPackage, SpecError, WireError, short
+from rollbus_wire.messages import Commit, Sample
 
 _MAX_LAYOUTS = 4096
+#: Requests that may wait for tickets, and for batches; tables; order numbers of one chunk.
+MAX_WAITING, MAX_TABLES, MAX_ORDER = 1 << 14, 64, 16
+#: Steps of one draw, and the largest number of a delivery or an update.
+MAX_DRAW, MAX_COUNT = 1 << 24, 1 << 53
 
 
 class LayoutCache:
-    """Layouts by their bytes: an actor names the same few thousands of times."""
+    """Layouts by the digest of their bytes: an actor names the same few thousands of times."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[Layout, str]] = {}
 
     def read(self, data: dict[str, Any]) -> tuple[Layout, str]:
         """The layout and its key. Raises `SpecError`."""
-        packed = msgpack.packb(data)
+        try:
+            packed = hashlib.sha256(msgpack.packb(data)).digest()
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"chunk layout is not readable: {short(error)}") from None
         found = self._known.get(packed)
         if found is None:
             layout = Layout.from_data(data)
@@ -54,4 +63,30 @@ def check(message: Commit, ticket: TicketInfo, pool: SlabPool) -> str:
         content[:] = data[-len(content) :].data
     if pool.generation(ticket.cell) != ticket.cell.generation:
         return "corrupt"
-    return "" if digest(content, message.digest_kind) == message.digest else "corrupt"
+    try:
+        return "" if digest(content, message.digest_kind) == message.digest else "corrupt"
+    except MissingPackage:
+        return "corrupt"
+
+
+def check_counts(*values: int) -> None:
+    """Raise `WireError` for a number of a delivery or an update that cannot be."""
+    for value in values:
+        if not 0 <= value <= MAX_COUNT:
+            raise WireError(f"{value} is no number of a delivery or update (0 to {MAX_COUNT})")
+
+
+def check_draw(message: Sample) -> None:
+    """Raise `WireError` for a draw that nobody could answer."""
+    least = min(message.num_batches, message.batch_size, message.seed)
+    if least < 0 or message.num_batches * message.batch_size > MAX_DRAW:
+        raise WireError(
+            f"a draw of {message.num_batches} x {message.batch_size} steps with seed {message.seed}; at most "
+            f"{MAX_DRAW} steps, nothing below 0"
+        )
+
+
+def check_room(num_waiting: int) -> None:
+    """Raise `LimitExceeded` if no more requests may wait."""
+    if num_waiting >= MAX_WAITING:
+        raise LimitExceeded(f"{num_waiting} such requests wait already; ask again later")

@@ -12,7 +12,15 @@ import structlog
 from pydantic import ValidationError
 
 from rollbus_broker.store.answers import queue_batch, replay_batch, table_row, table_state
-from rollbus_broker.store.checks import LayoutCache, check
+from rollbus_broker.store.checks import (
+    MAX_ORDER,
+    MAX_TABLES,
+    LayoutCache,
+    check,
+    check_counts,
+    check_draw,
+    check_room,
+)
 from rollbus_broker.store.ledger import Ledger
 from rollbus_broker.store.log import Log
 from rollbus_broker.store.pool import TableFull
@@ -27,7 +35,16 @@ from rollbus_core.requests import Replies
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
 from rollbus_core.weights.digests import digest
-from rollbus_wire.errors import ConfigError, RollbusError, SharedMemoryFull, SpecError, WireError
+from rollbus_wire.errors import (
+    ConfigError,
+    LimitExceeded,
+    RollbusError,
+    SharedMemoryFull,
+    SpecError,
+    WireError,
+    short,
+)
+from rollbus_wire.limits import MAX_REASON
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
     Batch,
@@ -49,10 +66,8 @@ from rollbus_wire.messages import (
 
 #: Answers remembered per sender; more than one actor can have waiting or in flight.
 KEEP_REPLIES = 4096
-#: Batches remembered for repeated requests.
-KEEP_BATCHES = 4
-#: While a table has no room, it is asked for again this often.
-RETRY_S = 0.25
+#: Batches remembered for repeated requests; a table without room is asked again after so many seconds.
+KEEP_BATCHES, RETRY_S = 4, 0.25
 
 
 class Store:
@@ -169,7 +184,7 @@ class Store:
         table = self.ledger.tables.get(name)
         if table is None:
             known = ", ".join(self.ledger.tables) or "none"
-            raise ConfigError(f"table {name!r} is not open (open: {known}); the learner opens tables")
+            raise ConfigError(f"table {short(name)} is not open (open: {known}); the learner opens tables")
         return table
 
     # --- messages ---
@@ -178,13 +193,17 @@ class Store:
         try:
             config = TableConfig(**message.settings)
         except (ValidationError, TypeError) as error:
-            raise ConfigError(f"settings of table {message.table!r}: {error}") from None
+            raise ConfigError(f"settings of table {message.table!r}: {str(error)[:MAX_REASON]}") from None
         version = Version.of(message.version)
+        check_counts(message.applied)
+        if message.table not in self.ledger.tables and len(self.ledger.tables) >= MAX_TABLES:
+            raise LimitExceeded(f"{MAX_TABLES} tables are open already")
         table = self.ledger.open(message.table, config, version, message.applied, now)
         self._changed = True
         self._answer(envelope, table_state(table, self.ledger.pool.table_bytes(table.name)))
 
     def _ticket_request(self, envelope: Envelope, message: TicketRequest, now: float) -> None:
+        check_room(self._waiting.num_tickets)
         layout, key = self._layouts.read(message.layout)
         if not 1 <= message.num_decisions <= layout.num_decisions or message.num_rows != layout.num_rows:
             raise SpecError(
@@ -196,6 +215,7 @@ class Store:
 
     def _commit(self, envelope: Envelope, message: Commit, now: float) -> None:
         number = message.ticket
+        oldest, newest = Version.of(message.oldest), Version.of(message.newest)
         done = self.ledger.committed.get(number)
         resting = self.ledger.resting.get(number)
         table = next((t for t in self.ledger.tables.values() if number in t.tickets), None)
@@ -208,11 +228,12 @@ class Store:
         elif table is None:
             self._answer(envelope, Committed(number, -1, "expired"))
         else:
-            self._finish(envelope, message, table, now)
+            self._finish(envelope, message, table, (oldest, newest), now)
 
-    def _finish(self, envelope: Envelope, message: Commit, table: Table, now: float) -> None:
-        ticket = table.tickets[message.ticket]
-        oldest, newest = Version.of(message.oldest), Version.of(message.newest)
+    def _finish(
+        self, envelope: Envelope, message: Commit, table: Table, versions: tuple[Version, Version], now: float
+    ) -> None:
+        ticket, (oldest, newest) = table.tickets[message.ticket], versions
         reason = check(message, ticket, self.ledger.pool) or table.refusal(ticket, oldest, newest)
         self._changed = True
         if reason:
@@ -222,7 +243,7 @@ class Store:
         chunk = Chunk(
             table.sequence + 1, ticket.number, ticket.cell, ticket.slice,
             np.array(message.lengths, np.int32), message.num_finals, message.digest, oldest, newest,
-            list(message.order), message.digest_kind,
+            list(message.order[:MAX_ORDER]), message.digest_kind,
         )  # fmt: skip
         if self.config.fsync:
             self.ledger.pool.sync(ticket.cell)
@@ -240,6 +261,8 @@ class Store:
 
     def _sample(self, envelope: Envelope, message: Sample, now: float) -> None:
         asked = (envelope.sender, envelope.id)
+        check_draw(message)
+        check_room(self._waiting.num_samples)
         samples = self._waiting.samples(message.table)
         if any((w.envelope.sender, w.envelope.id) == asked for w in samples):
             return
@@ -259,12 +282,14 @@ class Store:
 
     def _consumed(self, envelope: Envelope, message: Consumed, now: float) -> None:
         table = self._table(message.table)
+        check_counts(message.sequence, message.updates)
         self.ledger.consumed(table, message.sequence, Version.of(message.version), message.updates)
         self._changed = True
         self._answer(envelope, table_state(table, self.ledger.pool.table_bytes(table.name)))
 
     def _durable(self, envelope: Envelope, message: Durable, now: float) -> None:
         table = self._table(message.table)
+        check_counts(message.sequence)
         self.ledger.durable(table, message.sequence)
         self._changed = True
         self._answer(envelope, table_state(table, self.ledger.pool.table_bytes(table.name)))

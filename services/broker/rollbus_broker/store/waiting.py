@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rollbus_core.columns import Layout
 from rollbus_wire.link import Envelope
@@ -42,12 +43,22 @@ class Waiting:
         self._samples.setdefault(item.request.table, []).append(item)
 
     def tickets(self, table: str) -> list[WaitingTicket]:
-        """Requests for tickets of ``table``; the list itself."""
-        return self._tickets.setdefault(table, [])
+        """Requests for tickets of ``table``; the list itself, if there are any."""
+        return self._tickets.get(table, [])
 
     def samples(self, table: str) -> list[WaitingSample]:
-        """Requests for batches of ``table``; the list itself."""
-        return self._samples.setdefault(table, [])
+        """Requests for batches of ``table``; the list itself, if there are any."""
+        return self._samples.get(table, [])
+
+    @property
+    def num_tickets(self) -> int:
+        """Requests for tickets of all tables."""
+        return sum(map(len, self._tickets.values()))
+
+    @property
+    def num_samples(self) -> int:
+        """Requests for batches of all tables."""
+        return sum(map(len, self._samples.values()))
 
     def tables(self) -> Iterator[str]:
         """Tables that somebody waits for."""
@@ -55,7 +66,12 @@ class Waiting:
 
     def forget(self, sender: str) -> None:
         """``sender`` is lost."""
-        for items in self._tickets.values():
-            items[:] = [item for item in items if item.envelope.sender != sender]
-        for samples in self._samples.values():
-            samples[:] = [item for item in samples if item.envelope.sender != sender]
+        _forget(self._tickets, sender)
+        _forget(self._samples, sender)
+
+
+def _forget(items: dict[str, list[Any]], sender: str) -> None:
+    for table in list(items):
+        items[table] = [item for item in items[table] if item.envelope.sender != sender]
+        if not items[table]:
+            del items[table]
