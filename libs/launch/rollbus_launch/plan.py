@@ -17,6 +17,7 @@ from rollbus_core.plan import memory
 from rollbus_core.plan.costs import StageCosts, load_costs
 from rollbus_core.plan.layouts import Layout
 from rollbus_core.plan.model import Prediction, predict
+from rollbus_core.plan.trials import Basis, basis
 from rollbus_launch import auto_layout, plan_cache, plan_layouts
 from rollbus_launch.plan_layouts import Machines
 from rollbus_launch.serve import limit_threads
@@ -39,6 +40,8 @@ class Option:
     layout: Layout
     prediction: Prediction
     bytes: float
+    #: What the prediction leans on; its factor is in it.
+    basis: Basis
     num_learners: int = 1
 
     def row(self) -> dict[str, Any]:
@@ -48,7 +51,7 @@ class Option:
             "learners": self.num_learners, "steps_per_s": self.prediction.steps_per_s,
             "bottleneck": self.prediction.bottleneck,
             "busy": {role: round(share, 2) for role, share in self.prediction.busy.items()},
-            "memory_mb": self.bytes / 1e6,
+            "memory_mb": self.bytes / 1e6, "basis": self.basis.kind,
         }  # fmt: skip
 
 
@@ -86,6 +89,7 @@ class Plan:
         return {
             **asdict(self.stated.prediction), "episode_steps": self.episode_steps,
             "steps_per_s_untrained": self.between[0], "steps_per_s_long_episodes": self.between[1],
+            "basis": self.stated.basis.text, "factor": self.stated.basis.factor,
             "memory_bytes": self.memory,
             "recommended": self.recommended.row() | {"settings": list(self.recommended.layout.settings)},
             "layouts": [option.row() for option in self.options],
@@ -186,7 +190,8 @@ class _Planner:
             max_events=STATED_EVENTS if layout.label == plan_layouts.STATED else MAX_EVENTS,
         )  # fmt: skip
         used = memory.largest(layout, costs, feed, self.recipe.broker.slab_bytes)
-        return Option(layout, prediction, used, num_learners)
+        leans = basis(layout, self.costs.trials)
+        return Option(layout, prediction.times(leans.factor), used, leans, num_learners)
 
     def many(self, machines: Machines) -> list[Option]:
         """Every number of processes per host, with one learner and with as many as keep up."""
