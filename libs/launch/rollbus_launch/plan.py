@@ -6,12 +6,14 @@ import contextlib
 import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rollbus_core.config.load import Resolved, load
+from rollbus_core.cores import num_cores
 from rollbus_core.feed import Feed
 from rollbus_core.plan import memory
 from rollbus_core.plan.costs import StageCosts, load_costs
@@ -106,7 +108,7 @@ def prepare(
     The layout is the one that `rollbus train` would choose here, unless the recipe states one.
     """
     resolved = load(recipe, overrides)
-    choice = auto_layout.choose(resolved, os.cpu_count() or 1)
+    choice = auto_layout.choose(resolved, num_cores())
     if choice.overrides:
         resolved = load(recipe, [*overrides, *choice.overrides])
     if resolved.recipe.env.placement != "inline" and costs_file is None:
@@ -124,11 +126,15 @@ def _measured(resolved: Resolved) -> StageCosts:
     limit_threads()
     from rollbus_launch.plan_measure import measure
 
-    console = sys.stderr
+    console, began = sys.stderr, time.monotonic()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         costs = measure(resolved, lambda text: print(f"measuring: {text}", file=console))
     costs = costs.model_copy(update={"machine": plan_cache.machine()})
     plan_cache.keep(resolved, costs)
+    print(
+        f"measured in {time.monotonic() - began:.0f} s; kept for the next plan (--fresh measures anew)",
+        file=console,
+    )
     return costs
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from rollbus_core.cores import num_cores
 from rollbus_core.plan.costs import IdleCosts, StageCosts
 from rollbus_launch import plan_echo
 from rollbus_launch.plan_fit import actor_costs, ending_share, hub_costs, ratio
@@ -120,7 +121,7 @@ def _updates(real: Callable[[], float]) -> float:
 
 def _slowdown(rehearsal: Rehearsal, real: Callable[[], float]) -> float:
     """How much longer polls take while another process updates."""
-    if (os.cpu_count() or 1) < 2:
+    if num_cores() < 2:
         return 1.0
     alone = rehearsal.samples(SIDE_BY_SIDE_S / 2)
     pid = _fork(real)

@@ -38,7 +38,7 @@ def recommendation(plan: Plan) -> str:
         return "recommended: as stated; no layout is clearly faster"
     gain = best.prediction.steps_per_s / plan.stated.prediction.steps_per_s
     settings = " ".join(map(_quoted, best.layout.settings))
-    return f"recommended: {best.layout.label}, {gain:.2f} x the speed: {settings}"
+    return f"recommended: {best.layout.label}, {gain:.2f} x the speed ({best.basis.kind}): {settings}"
 
 
 def _row(option: Option) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rollbus_core.cores import num_cores
 from rollbus_core.feed import Feed
 from rollbus_core.plan.calibrate import Seen, calibrated, mean_of, said_of
 from rollbus_core.plan.costs import StageCosts
@@ -69,9 +69,9 @@ def tried(resolved: Any, costs: StageCosts) -> StageCosts:
 
 def _run(resolved: Any, entries: Sequence[str]) -> _Trials | None:
     """One trial, no larger than this machine; None if nothing was seen in it."""
-    recipe, num_cores = resolved.recipe, os.cpu_count() or 1
+    recipe, cores = resolved.recipe, num_cores()
     env = recipe.env
-    hubs, actors = min(env.hubs, num_cores), min(recipe.actor.count, num_cores)
+    hubs, actors = min(env.hubs, cores), min(recipe.actor.count, cores)
     size = {
         "num_envs": hubs * (env.num_envs // env.hubs), "num_slices": hubs * (env.num_slices // env.hubs),
         "hubs": hubs, "actors": actors,
@@ -79,7 +79,7 @@ def _run(resolved: Any, entries: Sequence[str]) -> _Trials | None:
     trial = Trial(resolved, processes=tuple(entries), **size)
     if (seen := trial.seen()) is None:
         return None
-    layout = plan_layouts.one_host(**size, entries=tuple(entries), machines=Machines(1, num_cores))
+    layout = plan_layouts.one_host(**size, entries=tuple(entries), machines=Machines(1, cores))
     return _Trials(layout, trial.feed, (seen,), hubs / env.hubs, recipe.actor.max_batch)
 
 

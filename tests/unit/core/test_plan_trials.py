@@ -72,6 +72,13 @@ def test_other_machines_have_the_model_alone(other: Layout) -> None:
     assert found.factor == 1.0 and found.text.startswith("the model alone")
 
 
+def test_a_trial_beside_other_programs_says_so() -> None:
+    disturbed = TRIALS[0].model_copy(update={"others_cores": 0.84})
+    assert basis(layout(APART), [disturbed]).text.endswith(
+        "(x 0.70); other programs used 0.8 cores meanwhile, so plan again when they do not"
+    )
+
+
 def test_without_trials_of_a_kind_nothing_is_said_of_it() -> None:
     assert basis(layout(FUSED), TRIALS[:1]).factor == 1.0
     assert basis(layout(FUSED), ()).factor == 1.0

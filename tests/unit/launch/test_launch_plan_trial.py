@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from rollbus_core.config.load import load
+from rollbus_core.cores import num_cores
 from rollbus_core.paths import shared_memory_root
 from rollbus_core.plan.calibrate import Seen
 from rollbus_core.plan.costs import ActorCosts, HubCosts, StageCosts
@@ -51,7 +51,7 @@ def test_a_trial_sees_what_processes_use(recipe: Path, monkeypatch: pytest.Monke
         assert 0 < used_s < 2 * step_s
     assert seen.learner_s > 0.3 * min(row["update_s"] for row in trial.rows[1:]) / (8 * 16)
     assert 1 <= seen.episode_steps <= 12
-    assert seen.seconds >= 0.5 and 0 <= seen.others_cores <= (os.cpu_count() or 1)
+    assert seen.seconds >= 0.5 and 0 <= seen.others_cores <= (num_cores())
     assert seen.steps_per_s == pytest.approx(1 / step_s, rel=0.5)
 
 
@@ -77,7 +77,7 @@ def fake_trials(monkeypatch: pytest.MonkeyPatch, found: list[Seen | None]) -> li
             return found[len(asked) - 1]
 
     monkeypatch.setattr(plan_trials, "Trial", Fake)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(plan_trials, "num_cores", lambda: 2)
     return asked
 
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus_core.plan.layouts import Layout
 
-#: Above this use of the machine by others a trial is no measure of it.
-DISTURBED_CORES = 0.15
+#: Above this share of the cores used by others a trial is no measure of the machine.
+DISTURBED = 0.08
 
 
 class Tried(BaseModel):
@@ -87,7 +87,7 @@ def _told(tried: Tried) -> str:
     runs = " and ".join(f"{each:,.0f}" for each in tried.steps_per_s)
     busy = (
         f"; other programs used {tried.others_cores:.1f} cores meanwhile, so plan again when they do not"
-        if tried.others_cores > DISTURBED_CORES
+        if tried.others_cores > DISTURBED * tried.num_cores
         else ""
     )
     return (
