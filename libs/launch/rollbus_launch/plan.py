@@ -6,17 +6,20 @@ import contextlib
 import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rollbus_core.config.load import Resolved, load
+from rollbus_core.cores import num_cores
 from rollbus_core.feed import Feed
 from rollbus_core.plan import memory
 from rollbus_core.plan.costs import StageCosts, load_costs
 from rollbus_core.plan.layouts import Layout
 from rollbus_core.plan.model import Prediction, predict
+from rollbus_core.plan.trials import Basis, basis
 from rollbus_launch import auto_layout, plan_cache, plan_layouts
 from rollbus_launch.plan_layouts import Machines
 from rollbus_launch.serve import limit_threads
@@ -39,6 +42,8 @@ class Option:
     layout: Layout
     prediction: Prediction
     bytes: float
+    #: What the prediction leans on; its factor is in it.
+    basis: Basis
     num_learners: int = 1
 
     def row(self) -> dict[str, Any]:
@@ -48,7 +53,7 @@ class Option:
             "learners": self.num_learners, "steps_per_s": self.prediction.steps_per_s,
             "bottleneck": self.prediction.bottleneck,
             "busy": {role: round(share, 2) for role, share in self.prediction.busy.items()},
-            "memory_mb": self.bytes / 1e6,
+            "memory_mb": self.bytes / 1e6, "basis": self.basis.kind,
         }  # fmt: skip
 
 
@@ -86,6 +91,7 @@ class Plan:
         return {
             **asdict(self.stated.prediction), "episode_steps": self.episode_steps,
             "steps_per_s_untrained": self.between[0], "steps_per_s_long_episodes": self.between[1],
+            "basis": self.stated.basis.text, "factor": self.stated.basis.factor,
             "memory_bytes": self.memory,
             "recommended": self.recommended.row() | {"settings": list(self.recommended.layout.settings)},
             "layouts": [option.row() for option in self.options],
@@ -102,7 +108,7 @@ def prepare(
     The layout is the one that `rollbus train` would choose here, unless the recipe states one.
     """
     resolved = load(recipe, overrides)
-    choice = auto_layout.choose(resolved, os.cpu_count() or 1)
+    choice = auto_layout.choose(resolved, num_cores())
     if choice.overrides:
         resolved = load(recipe, [*overrides, *choice.overrides])
     if resolved.recipe.env.placement != "inline" and costs_file is None:
@@ -120,11 +126,15 @@ def _measured(resolved: Resolved) -> StageCosts:
     limit_threads()
     from rollbus_launch.plan_measure import measure
 
-    console = sys.stderr
+    console, began = sys.stderr, time.monotonic()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         costs = measure(resolved, lambda text: print(f"measuring: {text}", file=console))
     costs = costs.model_copy(update={"machine": plan_cache.machine()})
     plan_cache.keep(resolved, costs)
+    print(
+        f"measured in {time.monotonic() - began:.0f} s; kept for the next plan (--fresh measures anew)",
+        file=console,
+    )
     return costs
 
 
@@ -186,7 +196,8 @@ class _Planner:
             max_events=STATED_EVENTS if layout.label == plan_layouts.STATED else MAX_EVENTS,
         )  # fmt: skip
         used = memory.largest(layout, costs, feed, self.recipe.broker.slab_bytes)
-        return Option(layout, prediction, used, num_learners)
+        leans = basis(layout, self.costs.trials)
+        return Option(layout, prediction.times(leans.factor), used, leans, num_learners)
 
     def many(self, machines: Machines) -> list[Option]:
         """Every number of processes per host, with one learner and with as many as keep up."""

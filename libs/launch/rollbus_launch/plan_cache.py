@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.cores import num_cores
 from rollbus_core.plan.costs import StageCosts, load_costs
 from rollbus_wire.errors import ConfigError
 
@@ -29,7 +30,7 @@ def machine() -> dict[str, str]:
     facts = {
         "node": platform.node(),
         "cpu": _cpu(),
-        "cores": str(os.cpu_count()),
+        "cores": str(num_cores()),
         "python": platform.python_version(),
     }
     for name in _PACKAGES:

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from rollbus_core.plan.calibrate import calibrated
+from rollbus_core.cores import num_cores
 from rollbus_core.plan.costs import IdleCosts, StageCosts
-from rollbus_launch import plan_echo, plan_layouts
+from rollbus_launch import plan_echo
 from rollbus_launch.plan_fit import actor_costs, ending_share, hub_costs, ratio
-from rollbus_launch.plan_layouts import Machines
 from rollbus_launch.plan_memory import Growth
 from rollbus_launch.plan_rehearsal import Rehearsal, Sample
-from rollbus_launch.plan_trial import Trial
+from rollbus_launch.plan_trials import tried
 
 #: Of each rehearsal; of real updates; of two processes side by side.
 REHEARSAL_S, UPDATES_S, SIDE_BY_SIDE_S = 0.6, 2.0, 0.6
@@ -59,28 +58,6 @@ def measure(resolved: Any, note: Callable[[str], None] = lambda _: None) -> Stag
     )  # fmt: skip
     note("real processes side by side")
     return tried(resolved, costs)
-
-
-def tried(resolved: Any, costs: StageCosts) -> StageCosts:
-    """``costs`` fitted to trials: of hub and actor fused or apart, what is not stated, then as stated."""
-    recipe, num_cores = resolved.recipe, os.cpu_count() or 1
-    env, entries = recipe.env, tuple(recipe.deploy.processes)
-    fused = any("hub" in entry and "actor" in entry for entry in entries)
-    # What is planned may be larger than the machine that it is planned on.
-    hubs, actors = min(env.hubs, num_cores), min(recipe.actor.count, num_cores)
-    share = hubs / env.hubs
-    num_envs, num_slices = hubs * (env.num_envs // env.hubs), hubs * (env.num_slices // env.hubs)
-    for processes in (plan_layouts.APART if fused else plan_layouts.FUSED, entries):
-        trial = Trial(
-            resolved, num_envs=num_envs, num_slices=num_slices, hubs=hubs, actors=actors, processes=processes
-        )
-        if (seen := trial.seen()) is not None:
-            layout = plan_layouts.one_host(
-                num_envs, num_slices, hubs, actors, processes, Machines(1, num_cores)
-            )
-            costs = calibrated(costs, layout, trial.feed, seen, max_batch=recipe.actor.max_batch, share=share)
-            costs = costs.model_copy(update={"trained_steps": seen.episode_steps})
-    return costs
 
 
 class Whole:
@@ -144,7 +121,7 @@ def _updates(real: Callable[[], float]) -> float:
 
 def _slowdown(rehearsal: Rehearsal, real: Callable[[], float]) -> float:
     """How much longer polls take while another process updates."""
-    if (os.cpu_count() or 1) < 2:
+    if num_cores() < 2:
         return 1.0
     alone = rehearsal.samples(SIDE_BY_SIDE_S / 2)
     pid = _fork(real)

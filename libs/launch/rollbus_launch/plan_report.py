@@ -19,6 +19,7 @@ def show_plan(plan: Plan) -> None:
         f"{predicted.bottleneck} ({untrained:,.0f} steps/s while untrained, {longest:,.0f} with episodes "
         "up to the limit)"
     )
+    print(f"based on: {plan.stated.basis.text}")
     show(_busy(plan), as_json=False, title="services")
     show(_memory(plan), as_json=False, title="memory")
     show([_row(option) for option in plan.options[:MOST]], as_json=False, title="layouts on one host")
@@ -37,7 +38,7 @@ def recommendation(plan: Plan) -> str:
         return "recommended: as stated; no layout is clearly faster"
     gain = best.prediction.steps_per_s / plan.stated.prediction.steps_per_s
     settings = " ".join(map(_quoted, best.layout.settings))
-    return f"recommended: {best.layout.label}, {gain:.2f} x the speed: {settings}"
+    return f"recommended: {best.layout.label}, {gain:.2f} x the speed ({best.basis.kind}): {settings}"
 
 
 def _row(option: Option) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from rollbus_core.config.load import load_resolved
 from rollbus_core.feed import Feed
 from rollbus_core.paths import RunPaths
 from rollbus_core.plan.calibrate import Seen
-from rollbus_launch import nursery
+from rollbus_launch import cpu_use, nursery
 from rollbus_launch.children import start_command
+from rollbus_launch.cpu_use import Used
 from rollbus_launch.launchers.local import LocalLauncher
 from rollbus_launch.nursery import Nursery
 from rollbus_launch.plan_recipe import quiet
@@ -42,11 +43,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Mark:
-    """The last update, and the CPU seconds that threads had used when it was seen."""
+    """An update, and what threads had used when it was seen."""
 
     row: Row
-    #: Process -> [main thread, all others].
-    cpu_s: dict[str, tuple[float, float]]
+    #: By process.
+    used: dict[str, Used]
+    #: By this process, and by all that run on the machine.
+    own_s: float
+    machine_s: float
 
 
 class Trial:
@@ -64,13 +68,14 @@ class Trial:
         #: Of the trial's own number of environments, once it has run.
         self.feed: Feed = resolved.feed
         self.rows: list[Row] = []
+        self._at = 0
 
     def seen(self) -> Seen | None:
         """What the processes used; None where the system does not tell, or updates take too long.
 
         Raises `ProcessFailed` with what ended a process, `DeadlineExceeded`.
         """
-        if not Path("/proc/self/schedstat").exists():
+        if not cpu_use.told():
             return None
         with self._running() as (launcher, paths):
             self._launcher, self._paths = launcher, paths
@@ -80,9 +85,9 @@ class Trial:
                     f"the trial came to no update within {PATIENCE_S:.0f} s; see that the recipe trains "
                     "(rollbus train), or give costs of a machine where it does (--costs)"
                 )
-            latest_s = first.row["time"] + LATEST_S
+            latest_s = first["time"] + LATEST_S
             begin = self._after(first, WARM_S, 1, latest_s)
-            end = begin and self._after(begin, self._counted_s, MIN_UPDATES, latest_s)
+            end = begin and self._after(begin.row, self._counted_s, MIN_UPDATES, latest_s)
         return self._between(begin, end) if begin and end else None
 
     @contextmanager
@@ -116,55 +121,54 @@ class Trial:
             if parent:
                 parent.close()
 
-    def _after(self, mark: Mark, seconds: float, updates: int, latest_s: float) -> Mark | None:
-        """The first mark so many ``seconds`` and ``updates`` after ``mark``, if it comes in time."""
-        time_s, wanted = mark.row["time"] + seconds, mark.row["update"] + updates
-        found: Mark | None = mark
-        while found is not None and (found.row["time"] < time_s or found.row["update"] < wanted):
+    def _after(self, row: Row, seconds: float, updates: int, latest_s: float) -> Mark | None:
+        """The first update so many ``seconds`` and ``updates`` after that of ``row``, if it comes in time."""
+        time_s, wanted = row["time"] + seconds, row["update"] + updates
+        found: Row | None = row
+        while found is not None and (found["time"] < time_s or found["update"] < wanted):
             found = self._next(latest_s - time.time())
-        return found
+        if found is None:
+            return None
+        used = {str(p["name"]): cpu_use.used(p["pid"]) for p in self._launcher.ps()}
+        return Mark(found, used, time.process_time(), cpu_use.machine_s())
 
-    def _next(self, patience_s: float) -> Mark | None:
-        """The next update; None if none comes in time."""
-        metrics = self._paths.metrics
+    def _next(self, patience_s: float) -> Row | None:
+        """The newest update once there is a new one; None if none comes in time."""
         num, until = len(self.rows), time.monotonic() + patience_s
         while time.monotonic() < until:
             self._launcher.poll()
-            if metrics.exists():
-                lines = metrics.read_text().splitlines(keepends=True)
-                self.rows = [json.loads(line) for line in lines if line.endswith("\n")]
+            self._read()
             if len(self.rows) > num:
-                return Mark(self.rows[-1], {str(p["name"]): _cpu_s(p["pid"]) for p in self._launcher.ps()})
+                return self.rows[-1]
             time.sleep(_TURN_S)
         return None
+
+    def _read(self) -> None:
+        """What was written since; a line that is not whole yet waits. Little work: it disturbs the trial."""
+        if not self._paths.metrics.exists():
+            return
+        with self._paths.metrics.open() as file:
+            file.seek(self._at)
+            for line in file:
+                if not line.endswith("\n"):
+                    break
+                self.rows.append(json.loads(line))
+                self._at += len(line.encode())
 
     def _between(self, begin: Mark, end: Mark) -> Seen:
         first, last = begin.row, end.row
         rows = [row for row in self.rows if first["update"] < row["update"] <= last["update"]]
         steps = last["env_steps"] - first["env_steps"]
         waited_s = sum(row["sample_s"] for row in rows)
-        used = {
-            name: [now - then for now, then in zip(end.cpu_s[name], begin.cpu_s[name], strict=True)]
-            for name in end.cpu_s
-        }
+        used = {name: each.since(begin.used[name]) for name, each in end.used.items()}
+        seconds = last["time"] - first["time"]
+        known_s = end.own_s - begin.own_s + sum(sum(each) for each in used.values())
         return Seen(
-            process_s={name: main_s / steps for name, (main_s, _) in used.items()},
-            io_s=sum(other_s for _, other_s in used.values()) / steps,
-            learner_s=max(0.0, last["time"] - first["time"] - waited_s) / steps,
+            process_s={name: each.main_s / steps for name, each in used.items()},
+            io_s=sum(each.others_s for each in used.values()) / steps,
+            learner_s=max(0.0, seconds - waited_s) / steps,
             episode_steps=steps / max(1, sum(row.get("episodes", 0) for row in rows)),
-        )  # fmt: skip
-
-
-def _cpu_s(pid: Any) -> tuple[float, float]:
-    """Of the main thread of ``pid``, and of all its others."""
-    main_s, others_s = 0.0, 0.0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            seconds = int((task / "schedstat").read_text().split()[0]) / 1e9
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # a thread that has just ended
-        if task.name == str(pid):
-            main_s = seconds
-        else:
-            others_s += seconds
-    return main_s, others_s
+            steps_per_s=steps / seconds,
+            seconds=seconds,
+            others_cores=max(0.0, end.machine_s - begin.machine_s - known_s) / seconds,
+        )

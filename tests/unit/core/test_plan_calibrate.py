@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollbus_core.feed import Feed, TableConfig
-from rollbus_core.plan.calibrate import Seen, calibrated, scaled
+from rollbus_core.plan.calibrate import Seen, calibrated, mean_of, said_of, scaled
 from rollbus_core.plan.costs import ActorCosts, HubCosts, IdleCosts, StageCosts
 from rollbus_core.plan.layouts import Host, Layout, processes
 from rollbus_core.plan.model import IO, Prediction, predict
@@ -74,3 +74,21 @@ def test_a_part_of_the_batch_has_a_part_of_the_update() -> None:
 def test_what_was_not_seen_changes_nothing() -> None:
     nothing = Seen(process_s={}, io_s=0.0, learner_s=0.0, episode_steps=100)
     assert calibrated(TRUE, layout(APART), feed(1), nothing) == TRUE
+
+
+def test_runs_of_one_layout_count_the_same() -> None:
+    one = Seen({"hub-0": 1e-5}, 2e-5, 3e-5, 10.0, steps_per_s=100.0, others_cores=0.0, seconds=2.0)
+    other = Seen({"hub-0": 3e-5}, 4e-5, 5e-5, 30.0, steps_per_s=300.0, others_cores=2e-6, seconds=4.0)
+    mean = mean_of([one, other])
+    assert mean.process_s == pytest.approx({"hub-0": 2e-5})
+    found = [mean.io_s, mean.learner_s, mean.episode_steps, mean.steps_per_s, mean.others_cores, mean.seconds]
+    assert found == pytest.approx([3e-5, 4e-5, 20.0, 200.0, 1e-6, 3.0])
+    assert mean_of([one]) == one
+
+
+def test_what_is_said_of_a_trial_has_its_part_of_the_update() -> None:
+    """An update of 80 ms bounds the rate; half of the batch is learned from in half of the time."""
+    slow, place = TRUE.model_copy(update={"update_s": 80e-3, "learner_s": 0.0}), layout(APART)
+    none = Seen(process_s={}, io_s=0.0, learner_s=0.0, episode_steps=100)
+    whole, half = (said_of(place, slow, feed(1), none, share=share).steps_per_s for share in (1.0, 0.5))
+    assert whole == pytest.approx(512 / 80e-3, rel=0.12) and half == pytest.approx(2 * whole, rel=0.12)

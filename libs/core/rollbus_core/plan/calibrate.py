@@ -6,7 +6,8 @@ adds that runs beside others. Only costs are fitted, never the rate: it stays a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from rollbus_core.feed import Feed
@@ -34,6 +35,20 @@ class Seen:
     #: Time in which the learner did not wait for a batch.
     learner_s: float
     episode_steps: float
+    steps_per_s: float = 0.0
+    #: How long it was looked at, and the cores that other programs used meanwhile.
+    seconds: float = 0.0
+    others_cores: float = 0.0
+
+
+def mean_of(runs: Sequence[Seen]) -> Seen:
+    """Of runs of one layout, each with equal weight."""
+    first, num = runs[0], len(runs)
+    numbers = {
+        f.name: sum(getattr(run, f.name) for run in runs) / num for f in fields(Seen) if f.name != "process_s"
+    }
+    process_s = {name: sum(run.process_s[name] for run in runs) / num for name in first.process_s}
+    return Seen(process_s=process_s, **numbers)
 
 
 def calibrated(
@@ -41,13 +56,21 @@ def calibrated(
 ) -> StageCosts:
     """``costs`` with which ``layout`` uses per step what was ``seen``; ``share``: its part of their batch."""
     for _ in range(ROUNDS):
-        part = {"update_s": costs.update_s * share, "learner_s": costs.learner_s * share}
-        said = predict(
-            layout, costs.model_copy(update=part), feed, episode_steps=seen.episode_steps,
-            max_batch=max_batch, max_events=MAX_EVENTS,
-        )  # fmt: skip
+        said = said_of(layout, costs, feed, seen, max_batch=max_batch, share=share)
         costs = _nearer(costs, layout, said, seen)
     return costs
+
+
+def said_of(
+    layout: Layout, costs: StageCosts, feed: Feed, seen: Seen, *, max_batch: int = 1024, share: float = 1.0,
+    max_events: int = MAX_EVENTS,
+) -> Prediction:  # fmt: skip
+    """What the model says of the run in which ``seen`` was seen."""
+    part = {"update_s": costs.update_s * share, "learner_s": costs.learner_s * share}
+    return predict(
+        layout, costs.model_copy(update=part), feed, episode_steps=seen.episode_steps, max_batch=max_batch,
+        max_events=max_events,
+    )  # fmt: skip
 
 
 def _nearer(costs: StageCosts, layout: Layout, said: Prediction, seen: Seen) -> StageCosts:

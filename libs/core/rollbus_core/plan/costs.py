@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rollbus_core.plan.trials import Tried
 from rollbus_wire.errors import ConfigError
 
 
@@ -104,6 +105,8 @@ class StageCosts(_Costs):
     #: Role -> private bytes of a process that hosts it; shared: once per host.
     role_bytes: dict[str, float] = {}
     shared_bytes: float = Field(0.0, ge=0)
+    #: Layouts that ran for some seconds; what a prediction is corrected by.
+    trials: tuple[Tried, ...] = ()
     #: Cores, machine and versions they were measured with.
     machine: dict[str, str] = {}
 

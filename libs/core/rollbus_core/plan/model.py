@@ -8,7 +8,7 @@ them on broker and learner (`Host.copies`), so that the time to simulate grows w
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollbus_core.feed import Feed
 from rollbus_core.plan.cores import Cores, Timeline
@@ -49,6 +49,15 @@ class Prediction:
     #: Of the first host, by process, and of the I/O threads of all (`IO`).
     process_cores: dict[str, float]
     num_events: int
+
+    def times(self, factor: float) -> Prediction:
+        """The same work per step at ``factor`` times the rate; nobody is busy above all of the time."""
+        return replace(
+            self, steps_per_s=factor * self.steps_per_s, updates_per_s=factor * self.updates_per_s,
+            busy={role: min(1.0, factor * share) for role, share in self.busy.items()},
+            cores_used=tuple(factor * cores for cores in self.cores_used),
+            process_cores={user: factor * cores for user, cores in self.process_cores.items()},
+        )  # fmt: skip
 
 
 class _Process:
