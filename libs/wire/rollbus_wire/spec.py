@@ -66,7 +66,7 @@ class ActionSpec:
     unit: str = ""
     #: "tokens": the elements are one completion of token ids, read up to the first ``end_token``.
     layout: str = ""
-    end_token: int = -1
+    end_token: int = 0
 
     def __post_init__(self) -> None:
         self.shape = tuple(int(n) for n in self.shape)

@@ -204,8 +204,10 @@ class Hub(Service):
         }
 
     def _available(self) -> list[dict[str, Any]]:
+        # Learners and actors build their policy from the spec before they attach to anything.
+        spec = self.spec.to_data() if self.spec else {}
         return [
-            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint}
+            {"slice": each.name, "rows": each.num_rows, "endpoint": self.endpoint, "spec": spec}
             for each in self.slices.values()
             if each.available
         ]

@@ -29,6 +29,7 @@ from rollbus_wire.messages import (
     Tick,
 )
 from rollbus_wire.peer import Peer
+from rollbus_wire.spec import EnvSpec
 
 
 class Clock:
@@ -73,6 +74,7 @@ def test_episodes_begin_with_the_incarnation() -> None:
     assert isinstance(change, SlicesChanged)
     (offer,) = change.slices
     assert (offer["slice"], offer["rows"], offer["endpoint"]) == ("hub-3/0", 1, "ipc:///x")
+    assert EnvSpec.from_data(offer["spec"]) == hub.spec
     hub.poll()
     (tick,) = actor.ticks()
     assert int(tick.episode[0]) == episode_id(4, 40, 0)
