@@ -2,11 +2,10 @@
 
     EMPTY -> IDLE -> RESETTING -> READY -> TICKED -> STEPPING -> READY ...
                          ^                               |
-                         +--- (OVER) <- the episode ended
+                         +------ the episode ended ------+
 
-EMPTY: no peer has the row. IDLE: there is no episode to run. READY: the row waits for a tick.
-TICKED: it waits for an act. OVER: where episodes come in rounds, it waits for the other rows of its
-round. Symbols: N rows, R selected rows, C environment steps per decision.
+EMPTY: no peer has the row. IDLE: no episode to run, or its round goes on. READY: it waits for a tick.
+TICKED: it waits for an act. Symbols: N rows, R selected rows, C environment steps per decision.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from rollbus_simulator.failures import ADVICE, NonFinite, where
 from rollbus_simulator.frames import ALL, Frames, Rows
 from rollbus_simulator.holders import Holder, Tenure, UnknownSlice
 from rollbus_simulator.outcomes import OutcomeCheck, subset
+from rollbus_simulator.rounds import Round
 from rollbus_simulator.running import Decided, Running, copy_of
 from rollbus_simulator.seats import Seats
 from rollbus_simulator.sessions import Request, Session
@@ -31,7 +32,7 @@ from rollbus_simulator.settings import SliceSettings
 from rollbus_wire.messages import Act, Arrays, Attached, Detached, Outcome, Tick
 from rollbus_wire.spec import EnvSpec
 
-EMPTY, IDLE, RESETTING, STEPPING, READY, TICKED, OVER = range(7)
+EMPTY, IDLE, RESETTING, STEPPING, READY, TICKED = range(6)
 
 
 class Slice:
@@ -65,8 +66,7 @@ class Slice:
         self._whole_tick = False
         #: All rows are executing a decision of one step, and none was cut.
         self._single = False
-        #: Rows that have ended their episode of the round.
-        self._over = np.zeros(num_rows, bool)
+        self._round = Round(num_rows, together=episodes.rounds)
         self.seats = Seats(num_rows)
         self._places = np.arange(num_rows, dtype=np.int32)
         self._places.flags.writeable = False
@@ -79,7 +79,7 @@ class Slice:
         self.seats.fill(places, session, peer_rows)
         self.empty_since = 0.0
         self.available = self.available or not self.seats.empty
-        self.state[places] = np.where(self._over[places], OVER, IDLE)
+        self.state[places] = IDLE
         self.begin_idle()
 
     def lost(self, session: Session) -> None:
@@ -237,39 +237,35 @@ class Slice:
             if act.carry is not None:
                 self._acts.carry(act.carry, len(places), None)
             carry = None if act.carry is None else act.carry[waiting]
-            rest = (places[waiting], act.action[waiting], carry, act.chunked)
-            self.act(Act(act.slice, act.fence, act.tick, *rest))
+            self.act(replace(act, rows=places[waiting], action=act.action[waiting], carry=carry))
 
     def _keep_carry(self, carry: np.ndarray, rows: Rows, num: int) -> None:
-        size = self._acts.carry(carry, num, None if self.carry is None else self.carry.shape[1])
-        if self.carry is None:
-            self.carry = np.zeros((self.num_rows, size), np.uint8)
+        kept = self.carry
+        size = self._acts.carry(carry, num, None if kept is None else kept.shape[1])
+        self.carry = np.zeros((self.num_rows, size), np.uint8) if kept is None else kept
         self.carry[rows] = carry
 
     def _step_queued(self, places: np.ndarray) -> None:
         """The next queued action on each of ``places``."""
         actions, last = self._decided.next_actions(places)
-        observe = not self._late_observe or bool(last.any())
-        if self._limit and not observe:
-            observe = bool((self._running.step[places] + 1 >= self._limit).any())
+        due = self._running.step[places] + 1 >= self._limit if self._limit else last
+        observe = not self._late_observe or bool((last | due).any())
         self.seats.ask(self, "step", places, actions, observe)
 
     # --- episodes --------------------------------------------------------------------------
 
     def begin_idle(self) -> None:
         """Rows without an episode take one, if there are any now."""
-        idle = np.flatnonzero(self.state == IDLE).astype(np.int32)
+        idle = np.flatnonzero((self.state == IDLE) & ~self._round.waits).astype(np.int32)
         if len(idle) and self._episodes.waiting:
             self._begin(idle)
 
     def _begin(self, places: np.ndarray) -> None:
-        """The next episode of each of ``places``."""
+        """The next episode of each of ``places``, which are IDLE."""
         started = []
         for place in places:
             episode = self._episodes.next(self.first_row + int(place))
-            if episode is None:
-                self.state[place] = IDLE
-            else:
+            if episode is not None:
                 self._running.begin(int(place), *episode)
                 started.append(place)
         if not started:
@@ -379,31 +375,22 @@ class Slice:
         for place, episode in zip(places, ended, strict=True):
             self._counters.ended(episode.ret, episode.length)
             self._episodes.ended(self.first_row + int(place), episode)
-        if self._episodes.rounds:
-            self._end_of_round(places)
-        else:
-            self._begin(places)
-
-    def _end_of_round(self, places: np.ndarray) -> None:
-        """Rows wait until the episodes of all rows are over; then the next ones begin together."""
-        self._over[places] = True
-        self.state[places] = OVER
-        if self._over.all():
-            self._over[:] = False
-            self._begin(np.flatnonzero(self.state == OVER).astype(np.int32))
+        self._round.end(places)
+        self.state[places] = IDLE
+        self.begin_idle()
 
     def _interrupt(self, places: np.ndarray) -> None:
         """The episodes of ``places`` are cut; no outcome of theirs is told as one."""
         for place in places:
             state = self.state[place]
-            if state in (EMPTY, IDLE, OVER):
+            if state in (EMPTY, IDLE):
                 continue
             running, decided = self._running, self._decided
             decided.settle()
             self._whole_tick = self._single = False
             self._counters.interrupted += 1
-            episode, seed = int(running.episode[place]), int(running.seed[place])
-            self._episodes.interrupted(self.first_row + int(place), episode, seed)
+            cut = int(running.episode[place]), int(running.seed[place])
+            self._episodes.interrupted(self.first_row + int(place), *cut)
             if state == TICKED:
                 decided.clear(places[places == place])
             # An episode that nobody has acted in was never seen: the last outcome stands.
