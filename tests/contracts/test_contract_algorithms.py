@@ -19,7 +19,7 @@ from learner_tiny import SPEC, built, chunk_batch, episode_batch, samples, step_
 PACKAGE = "rollbus_learner.algorithms"
 NAMES = lookup.names(PACKAGE)
 NOW = Progress(updates=0, env_steps=0, total_steps=1000)
-OFFERED = frozenset({"log_prob", "entropy", "value", "sample"})
+OFFERED = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
 
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
@@ -70,7 +70,8 @@ def test_config_is_documented_and_strict(name):
     assert issubclass(module.Config, AlgorithmConfig) and module.Config().name == name
     own = {k: f for k, f in module.Config.model_fields.items() if k != "name"}
     assert not [k for k, f in own.items() if not f.description]
-    assert module.Config.requires and module.Config.requires <= OFFERED
+    requires = module.Config.requires | module.Config.requires_one_of
+    assert requires and requires <= OFFERED
     assert module.__doc__ and "needs" in vars(module)
     with pytest.raises(ValidationError, match="lerning_rate"):
         module.Config(lerning_rate=1e-4)
@@ -117,8 +118,9 @@ def test_loss_falls_on_a_fixed_batch(name):
 
 
 def test_good_actions_become_likelier_than_bad_ones(name):
-    """The log-prob of the better half of the actions rises over that of the rest."""
+    """The log-prob of the better half of the actions rises over that of the rest; imitated ones all do."""
     algorithm = algorithm_of(name)
+    imitates = "cloning_loss" in algorithm.config.requires_one_of
     modules, optimisers = built(algorithm)
     batch, policy = labelled(algorithm, modules), algorithm.policy
     # The labels of a replay algorithm are learned first; there the reward itself ranks the actions.
@@ -132,7 +134,7 @@ def test_good_actions_become_likelier_than_bad_ones(name):
     def lead():
         with torch.no_grad():
             log_prob = policy(seen, ("log_prob",))["log_prob"]
-        return (log_prob[good].mean() - log_prob[bad].mean()).item()
+        return (log_prob[good].mean() - (0 if imitates else log_prob[bad].mean())).item()
 
     before = lead()
     for _ in range(150 if replay else 20):

@@ -1,5 +1,7 @@
 """What a learner is fed: settings of a table and of the batches drawn from it.
 
+Each update takes a batch of one or several streams; a stream is drawn from the table of its name.
+
 On-policy and off-policy differ here, not in the program. An algorithm's `Config` computes its
 `Feed` from the recipe without torch, so that actors, store and learner read one and the same.
 """
@@ -32,7 +34,7 @@ class TableConfig(BaseModel):
     one_chunk_per_slice: bool = False
     #: Replay: steps inserted before the first draw.
     min_steps: int = Field(0, ge=0)
-    #: Replay: steps inserted per update.
+    #: Replay: steps inserted per update; 0: no ratio is kept (data that is there from the start).
     steps_per_update: int = Field(0, ge=0)
     #: Replay: the first so many steps act at random.
     random_steps: int = Field(0, ge=0)
@@ -45,8 +47,6 @@ class TableConfig(BaseModel):
     def _complete(self) -> TableConfig:
         if self.sampler == "queue" and (self.batch_steps > 0) == (self.batch_rows > 0):
             raise ValueError("a queue table needs either batch_steps or batch_rows >= 1")
-        if self.sampler == "replay" and self.steps_per_update < 1:
-            raise ValueError("a replay table needs steps_per_update >= 1")
         return self
 
 
@@ -69,6 +69,11 @@ class Feed(BaseModel):
     unit: Literal["chunk", "step"] = "chunk"
     num_batches: int = Field(0, ge=0)
     batch_size: int = Field(0, ge=0)
+    #: Which episodes of each data set come to this table: a range of [0, 1) of them, in a shuffled order
+    #: that is the same for all tables.
+    part: tuple[float, float] = (0.0, 1.0)
+    #: Updates from one batch of this stream to the next; of the main stream 1.
+    every: int = Field(1, ge=1)
     #: What the policy returns besides the action and is recorded: "log_prob", "value".
     extras: tuple[str, ...] = ()
     #: Recorded as well where the policy offers it: "token_log_prob".

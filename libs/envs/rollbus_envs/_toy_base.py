@@ -8,6 +8,7 @@ import numpy as np
 
 from rollbus_wire.env import Arrays, Env, StepResult
 from rollbus_wire.errors import SpecError
+from rollbus_wire.spec import EXPERT_ACTION, ArraySpec
 
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -43,6 +44,7 @@ class Toy(Env):
             raise SpecError("%d rows; at least 1" % num_rows)
         self.num_rows = num_rows
         self.state: Dict[str, np.ndarray] = {}
+        self._shows_expert = False
         self.seed = self.array("seed", (), np.int64)
         self.time = self.array("time", (), np.int64)
 
@@ -58,11 +60,31 @@ class Toy(Env):
         """One step of ``rows``; time is advanced already, so the first step has time 1."""
         raise NotImplementedError
 
+    def look(self, rows: np.ndarray) -> Arrays:
+        """What is seen of ``rows``, [R, ...] per key."""
+        raise NotImplementedError
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        """The best actions [R, ...] for ``rows`` as they are."""
+        raise NotImplementedError
+
+    def show_expert(self) -> None:
+        """From here on observations hold what the expert would do."""
+        action = self.spec.action
+        self.spec.observation[EXPERT_ACTION] = ArraySpec(action.dtype, action.shape)
+        self._shows_expert = True
+
     def reset(self, rows: np.ndarray, seeds: np.ndarray, options: Sequence[Any]) -> Arrays:
         self.seed[rows] = seeds
         self.time[rows] = 0
         self.begin(rows, options)
         return self.observe(rows)
+
+    def observe(self, rows: np.ndarray) -> Arrays:
+        obs = self.look(rows)
+        if self._shows_expert:
+            obs[EXPERT_ACTION] = self.expert(rows).astype(self.spec.action.dtype)
+        return obs
 
     def step(self, rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:
         self.time[rows] += 1

@@ -41,8 +41,11 @@ class Chain(Toy):
         goal = place == self.size - 1
         return np.where(goal, 1.0, -self.COST), goal, goal.copy()
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         return {"obs": one_hot(self.place[rows], self.size)}
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        return np.ones(len(rows), np.int64)
 
 
 class Match(Toy):
@@ -75,10 +78,13 @@ class Match(Toy):
         self.perfect[rows] &= right.all(1)
         return right.mean(1), self.time[rows] >= self.length, self.perfect[rows]
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         shown = self.shown(rows, self.time[rows])
         parts = [one_hot(shown[:, i], num) for i, num in enumerate(self.NUM)]
         return {"obs": np.concatenate(parts, 1)}
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        return self.shown(rows, self.time[rows])
 
 
 class Reach(Toy):
@@ -121,9 +127,33 @@ class Reach(Toy):
         distance = np.abs(place - self.goal[rows])
         return -distance.mean(1), np.zeros(len(rows), np.bool_), (distance < 0.05).all(1)
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         both = np.concatenate([self.place[rows], self.goal[rows]], 1)
         return {"obs": both.astype(np.float32)}
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        away = (self.goal[rows] - self.place[rows]) / self.GAIN
+        return np.clip(away, -self.LIMIT, self.LIMIT)
+
+
+class SparseReach(Reach):
+    """`Reach` in small steps; the only reward is 1 for being at the goal, which ends the episode.
+
+    The goal is 8 full steps away per axis, 30 are allowed. Chance finds it in fewer than one episode of a
+    thousand.
+    """
+
+    GAIN, LENGTH, NEAR = 0.05, 30, 0.05
+
+    def __init__(self, config: Any, num_rows: int) -> None:
+        super().__init__(config, num_rows)
+        self.spec.name, self.spec.success = "toy-sparse-reach", "once"
+        self.spec.time_limit, self.spec.optimal_return = config.length or self.LENGTH, 1.0
+
+    def advance(self, rows: np.ndarray, actions: np.ndarray) -> Advance:
+        super().advance(rows, actions)
+        there = (np.abs(self.place[rows] - self.goal[rows]) < self.NEAR).all(1)
+        return there.astype(np.float32), there, there.copy()
 
 
 class BrightSide(Toy):
@@ -159,12 +189,15 @@ class BrightSide(Toy):
         self.perfect[rows] &= right
         return right.astype(np.float32), self.time[rows] >= self.length, self.perfect[rows]
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         time = self.time[rows]
         pixels = draws(self.seed[rows] + 1, self.size * self.size * 3, time)
         image = (pixels * 64).astype(np.uint8).reshape(len(rows), self.size, self.size, 3)
         image += (self._masks[self.side(rows, time)] * np.uint8(160))[..., None]
         return {"image": image}
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        return self.side(rows, self.time[rows])
 
 
 class Groups(Toy):
@@ -207,10 +240,13 @@ class Groups(Toy):
         reward = right + self.bonus(rows, before)
         return reward, self.time[rows] >= self.length, self.perfect[rows]
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         time = self.time[rows]
         return {
             "cue": one_hot(self.cue(rows, time), 3),
             "bonus": self.bonus(rows, time)[:, None].astype(np.float32),
             "time": (time / self.length)[:, None].astype(np.float32),
         }
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        return self.cue(rows, self.time[rows])

@@ -27,13 +27,16 @@ class Reversal(Toy):
             optimal_return=1.0,
         )
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         prompt = draws(self.seed[rows], self.size) * self.vocabulary
         return {"prompt": prompt.astype(np.int64)}
 
     def advance(self, rows: np.ndarray, actions: np.ndarray) -> Advance:
-        right = (actions == self.observe(rows)["prompt"][:, ::-1]).all(1)
+        right = (actions == self.look(rows)["prompt"][:, ::-1]).all(1)
         return right.astype(np.float32), np.ones(len(rows), np.bool_), right
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        return self.look(rows)["prompt"][:, ::-1]
 
 
 class Recall(Toy):
@@ -62,11 +65,14 @@ class Recall(Toy):
         right = last & (actions == self.cue(rows))
         return right.astype(np.float32), last, right
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         time = self.time[rows]
         shown = one_hot(self.cue(rows), 2) * (time == 0)[:, None]
         announced = (time >= self.length - 1)[:, None].astype(np.float32)
         return {"obs": np.concatenate([shown, announced], 1).astype(np.float32)}
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        return self.cue(rows)
 
 
 class Counter(Toy):
@@ -114,6 +120,6 @@ class Counter(Toy):
         ended = time >= np.where(wins, self.success_length, length)
         return time.astype(np.float32), ended, ended & wins
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         columns = (np.maximum(self.episode[rows], 0), self.time[rows], rows)
         return {"obs": np.stack(columns, 1).astype(np.float32)}

@@ -66,7 +66,7 @@ class Digits(Prompted):
         digits = (drawn[:, 2:] * 10).astype(np.int64)
         return drawn[:, 0] < 0.5, np.where(np.arange(self.size) < num[:, None], digits, -1)
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         reverse, digits = self.task(rows)
         words = np.where(reverse, REVERSE, COPY)[:, None]
         return {"prompt": np.concatenate([words, np.where(digits >= 0, digits + ZERO, PAD)], 1)}
@@ -104,7 +104,7 @@ class Lookup(Prompted):
     def begin(self, rows: np.ndarray, options: Sequence[Any]) -> None:
         self.called[rows] = False
 
-    def observe(self, rows: np.ndarray) -> Arrays:
+    def look(self, rows: np.ndarray) -> Arrays:
         key, digit = (self.secret(rows) + ZERO).T
         result = np.where(self.tool, digit, PAD)
         asked = np.stack([np.full_like(key, ASK), key], 1)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
 from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError
 
-from ._toy_control import BrightSide, Chain, Groups, Match, Reach
+from ._toy_base import Toy
+from ._toy_control import BrightSide, Chain, Groups, Match, Reach, SparseReach
 from ._toy_sequence import Counter, Recall, Reversal
 from ._toy_tokens import Digits, Lookup
 
 needs: List[str] = []
 
-KINDS: Dict[str, Callable[[Any, int], Env]] = {
+KINDS: Dict[str, Any] = {
     "discrete": Chain,
     "multi_discrete": Match,
     "continuous": Reach,
+    "sparse_reach": SparseReach,
     "image": BrightSide,
     "dict": Groups,
     "token": Reversal,
@@ -44,13 +46,16 @@ class Config:
         0, "States (discrete), pixels per side (image), tokens (token), digits (digits); 0: the kind's own."
     )
     length: int = _option(0, "Steps of an episode; 0: the kind's own.", "steps")
-    dims: int = _option(2, "Axes (continuous).")
+    dims: int = _option(2, "Axes (continuous, sparse_reach).")
     vocabulary: int = _option(6, "Different tokens (token).")
     tool: bool = _option(True, "Whether a call of the tool has a result (tool).")
     lengths: List[int] = _option([5, 3, 8], "Steps of episode 0, 1, ... in turn (counter).", "steps")
     success_episodes: List[int] = _option([], "Episodes of each row that succeed (counter).")
     success_seeds: List[int] = _option([], "Seeds whose episode succeeds (counter).")
     success_length: int = _option(5, "Steps of an episode that succeeds (counter).", "steps")
+    expert: bool = _option(
+        False, "Observe what the best policy would do, as expert_action (all but counter)."
+    )
 
 
 def make(config: Config, num_rows: int) -> Env:
@@ -65,4 +70,9 @@ def make(config: Config, num_rows: int) -> Env:
         raise ConfigError("env.size is %d; 0 for the kind's own, else at least 2" % config.size)
     if not config.lengths or min(config.lengths) < 1:
         raise ConfigError("env.lengths is %s; it needs lengths of at least 1" % config.lengths)
-    return kind(config, num_rows)
+    env: Toy = kind(config, num_rows)
+    if config.expert:
+        if kind.expert is Toy.expert:
+            raise ConfigError("env.expert is true, but env.kind %r has no expert" % config.kind)
+        env.show_expert()
+    return env

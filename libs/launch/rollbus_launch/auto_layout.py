@@ -50,7 +50,7 @@ class Choice:
 def choose(resolved: Any, cores: int) -> Choice:
     """The layout for ``resolved``; no overrides where the recipe states it."""
     recipe, origins = resolved.recipe, resolved.origins
-    if recipe.deploy.layout == "stated" or recipe.run.deterministic:
+    if recipe.deploy.layout == "stated" or recipe.run.deterministic or not resolved.online:
         return Choice((), "")
     if any(_set(origins, key) for key in KEYS):
         return Choice((), "")

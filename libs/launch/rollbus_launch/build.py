@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core.config.models import EnvConfig
+from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
@@ -118,7 +119,7 @@ def _actor(context: _Context, spec: EnvSpec) -> Service:
             settings.engine, policy, device=settings.device, threads=settings.threads,
             options=settings.engine_options, exact=recipe.run.deterministic,
         ),
-        policy_spec=policy.spec, feed=context.resolved.feed, seed=recipe.run.seed,
+        policy_spec=policy.spec, feed=context.resolved.feeds[TRAINING_TABLE], seed=recipe.run.seed,
         noise_stream=ACTION_NOISE, mode="sample", deterministic=recipe.run.deterministic,
         registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
         slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
@@ -134,6 +135,7 @@ def _connect(context: _Context, endpoint: str) -> Link:
 
 
 def _learner(context: _Context, spec: EnvSpec) -> Service:
+    from rollbus_core.datasets.parts import sized
     from rollbus_core.weights.shm import WeightWriter
     from rollbus_learner.checkpoint import start_from
     from rollbus_learner.learner import Learner
@@ -147,17 +149,32 @@ def _learner(context: _Context, spec: EnvSpec) -> Service:
         recipe.algorithm, spec, policy, context.resolved.feed
     )
     return Learner(
-        "learner-0", algorithm, context.resolved.feed, recipe, paths,
+        "learner-0", algorithm, sized(recipe.data, context.resolved.feeds), recipe, paths,
         registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
         weights=WeightWriter(paths.weights(POLICY)),
+    )  # fmt: skip
+
+
+def _source(context: _Context, spec: EnvSpec) -> Service:
+    from rollbus_broker.sources.source import Source
+    from rollbus_core.datasets.parts import parts
+    from rollbus_core.slabs import SlabFolder
+
+    recipe, paths, producer = context.recipe, context.paths, secrets.token_hex(8)
+    feeds = context.resolved.feeds
+    return Source(
+        "source-0", spec, parts(recipe.data, feeds), feeds, frame_stack=recipe.env.frame_stack,
+        registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
+        slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
+        log=get_logger(paths, "source-0"),
     )  # fmt: skip
 
 
 def _when_spec_is_known(
     context: _Context, name: str, build: Callable[[_Context, EnvSpec], Service]
 ) -> Service:
-    import torch  # noqa: F401  its seconds pass while the hub starts
-
+    if not context.resolved.online:
+        return build(context, offline_spec(context.recipe))
     timeout_s = 0.0 if context.recipe.env.placement == "dial_in" else context.recipe.deploy.start_timeout_s
     link = context.link(context.paths.registry)
     return AwaitingSpec(name, link, lambda spec: build(context, spec), timeout_s)
@@ -177,6 +194,7 @@ _BUILDERS: dict[str, Callable[[_Context], Service]] = {
     "hub": _hub,
     "actor": lambda context: _when_spec_is_known(context, f"actor-{context.index}", _actor),
     "learner": lambda context: _when_spec_is_known(context, "learner-0", _learner),
+    "source": lambda context: _when_spec_is_known(context, "source-0", _source),
     "evaluator": _evaluator,
 }
 
@@ -184,6 +202,7 @@ _BUILDERS: dict[str, Callable[[_Context], Service]] = {
 #: What a service of each role imports when it is built, beside the plug-ins that its recipe names.
 _MODULES = {
     "broker": ("rollbus_broker.broker",),
+    "source": ("rollbus_broker.sources.source",),
     "hub": ("rollbus_simulator.hub",),
     "actor": (
         "torch",
@@ -220,11 +239,8 @@ class EvaluationPair:
 
 def evaluation(checkpoint: Path, resolved: Any, settings: Settings) -> EvaluationPair:
     """Compose an evaluation of ``checkpoint``: no broker, no tickets, pinned weights."""
-    from rollbus_actor.actor import Actor
     from rollbus_actor.engines.base import make_engine
     from rollbus_core.checkpoints import load_policy_tensors
-    from rollbus_simulator.episodes import EpisodeList
-    from rollbus_simulator.hub import Hub
 
     if "torch" not in sys.modules:
         import_torch(1, False, 0)
@@ -237,8 +253,28 @@ def evaluation(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluatio
         options=recipe.actor.engine_options, exact=True,
     )  # fmt: skip
     engine.set_weights(Version.of(manifest["version"]), tensors)
-    hub_end, actor_end = local_pair()
+    hub, actor, listed = listed_pair(
+        recipe, settings, engine, policy.spec,
+        mode="mode" if settings.mode == "deterministic" else "sample", fixed_batch=EVALUATION_BATCH,
+    )  # fmt: skip
+    return EvaluationPair(
+        hub, actor, listed, spec, ".".join(map(str, manifest["version"])), manifest["env_steps"]
+    )
+
+
+def listed_pair(
+    recipe: Any, settings: Settings, engine: Any, policy_spec: Any, *, mode: Any, fixed_batch: int
+) -> tuple[Any, Any, Any]:
+    """A hub, an actor that decides with ``engine``, and the list of episodes they run: no broker."""
+    from rollbus_actor.actor import Actor
+    from rollbus_simulator.episodes import CollectedEpisodes, EpisodeList
+    from rollbus_simulator.hub import Hub
+
+    hub_end, watched = local_pair()
     listed = EpisodeList(settings.seed, settings.episodes)
+    if settings.collect is not None:
+        listed = CollectedEpisodes(settings.seed, settings.episodes, settings.collect.lost)
+        watched = settings.collect.watch(watched)
     dial_in = recipe.env.placement == "dial_in"
     env = recipe.env.model_copy(update={"placement": "dial_in" if dial_in else "inline"})
     hub = Hub(
@@ -248,15 +284,12 @@ def evaluation(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluatio
         peer_link=peer_link(env.placement, settings.listen, ""), registry=None, record=False,
     )  # fmt: skip
     actor = Actor(
-        "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy.spec, feed=None,
-        seed=settings.seed, noise_stream=EVALUATION_NOISE,
-        mode="mode" if settings.mode == "deterministic" else "sample",
-        fixed_batch=EVALUATION_BATCH, connect=lambda _: actor_end,
+        "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy_spec, feed=None,
+        seed=settings.seed, noise_stream=EVALUATION_NOISE, mode=mode,
+        fixed_batch=fixed_batch, connect=lambda _: watched,
     )  # fmt: skip
     actor.take(hub.slice_names[0], "local")
-    return EvaluationPair(
-        hub, actor, listed, spec, ".".join(map(str, manifest["version"])), manifest["env_steps"]
-    )
+    return hub, actor, listed
 
 
 def make_policy(recipe: Any, spec: EnvSpec, *, critic: bool) -> Any:
@@ -281,6 +314,34 @@ def env_maker(env: Any) -> Callable[[int], Any]:
     module = lookup.find("rollbus_envs", env.name)
     config = module.Config(**_own_fields(env))
     return lambda num_rows: module.make(config, num_rows)
+
+
+def offline_spec(recipe: Any) -> EnvSpec:
+    """The environment of a run without hubs: its own spec, or what the data says where it dials in."""
+    if recipe.env.placement != "dial_in":
+        return env_spec(recipe.env)
+    from rollbus_core.datasets.reader import Dataset
+
+    for source in recipe.data.sources:
+        if (spec := Dataset(source.path).spec) is not None:
+            return spec
+    raise SpecError(
+        "environments dial in (env.placement) and no data set was written by Rollbus, so nothing says what "
+        "is observed; set env.placement: inline"
+    )
+
+
+def env_spec(env: Any) -> EnvSpec:
+    """What the recipe's environment states about itself; one row of it is made and closed."""
+    if env.placement == "dial_in":
+        raise SpecError(
+            "environments dial in (env.placement), so what they are is not known beforehand; set "
+            "env.placement: inline"
+        )
+    made = env_maker(env)(1)
+    made.close()
+    spec: EnvSpec = made.spec
+    return spec
 
 
 def worker_command(env: Any, run_id: str) -> Callable[[str, int], list[str]]:

@@ -10,7 +10,10 @@ import math
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollbus_launch.episode_recorder import EpisodeRecorder
 
 #: 97.5 % quantile of Student's t by degrees of freedom; the normal one beyond the table.
 _T = (
@@ -32,6 +35,8 @@ class Settings:
     mode: str
     #: With placement dial_in: where the environments dial in.
     listen: str = ""
+    #: Takes down what happens (`rollbus collect`); its episodes have seeds that no evaluation has.
+    collect: EpisodeRecorder | None = None
 
 
 class Running:

@@ -111,6 +111,11 @@ def prepare(
     choice = auto_layout.choose(resolved, num_cores())
     if choice.overrides:
         resolved = load(recipe, [*overrides, *choice.overrides])
+    if len(resolved.feeds) > 1 or not resolved.online:
+        raise ConfigError(
+            f"algorithm {resolved.recipe.algorithm.name!r} learns from data sets, which the planner does not "
+            "know yet; plan a recipe whose only data is what its actors collect"
+        )
     if resolved.recipe.env.placement != "inline" and costs_file is None:
         raise ConfigError(
             f"env.placement is {resolved.recipe.env.placement}: costs are measured with environments in the "

@@ -81,19 +81,19 @@ class FreeUpdates:
     def __init__(self, trainer: Any, num_threads: int) -> None:
         self.trainer = trainer
         self._alone = num_threads == 1 and trainer.device.type == "cpu"
-        self.batch: tuple[Any, int, int] | None = None
+        self.batch: tuple[Any, Any, int] | None = None
         self._metrics: dict[str, float] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.trainer, name)
 
-    def apply(self, batch: Any, sequence: int, table_steps: int) -> dict[str, float]:
+    def apply(self, batch: Any, sequences: Any, table_steps: int) -> dict[str, float]:
         """See `Trainer.apply`."""
         if self.batch is None:
-            self.batch = ({name: column.clone() for name, column in batch.items()}, sequence, table_steps)
-            self._metrics = self.trainer.apply(batch, sequence, table_steps)
+            self.batch = ({name: column.clone() for name, column in batch.items()}, sequences, table_steps)
+            self._metrics = self.trainer.apply(batch, sequences, table_steps)
         else:
-            self.trainer.skip(sequence)
+            self.trainer.skip(sequences)
         return dict(self._metrics)
 
     def real(self) -> float:

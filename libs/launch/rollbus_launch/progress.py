@@ -86,10 +86,10 @@ def _busiest(members: Members) -> tuple[str, float]:
 
 
 class Display:
-    """Shows what a session reports."""
+    """Shows what a session reports. ``goal`` is in ``unit``, "steps" or "updates"."""
 
-    def __init__(self, title: str, total_steps: int) -> None:
-        self.title, self.total_steps = title, total_steps
+    def __init__(self, title: str, goal: int, unit: str = "steps") -> None:
+        self.title, self.goal, self.unit = title, goal, unit
         self.console = Console(file=sys.stderr)
         self._started = time.monotonic()
         self._evaluation = ""
@@ -108,10 +108,16 @@ class Display:
 
     def update(self, members: Members, evaluation: Mapping[str, Any] | None) -> None:
         """New heartbeats came."""
-        now = snapshot(members, self.total_steps, self._started)
+        now = snapshot(members, self.goal, self._started)
+        if self.unit == "updates":
+            rate = now["updates"] / max(now["elapsed_s"], 1e-3)
+            left_s = max(0, self.goal - now["updates"]) / rate if rate else None
+            now |= {"done": now["updates"], "rate": rate, "eta_s": left_s}
+        else:
+            now |= {"done": now["env_steps"], "rate": now["steps_per_s"]}
         if self._live:
             self._live.update(self._panel(now))
-        elif time.monotonic() >= self._next_line and now["env_steps"]:
+        elif time.monotonic() >= self._next_line and now["done"]:
             self._next_line = time.monotonic() + LINE_EVERY_S
             self.console.print(self._line(now), highlight=False, soft_wrap=True)
 
@@ -119,11 +125,16 @@ class Display:
         """An evaluation came in."""
         rate = result.get("success_rate")
         self._evaluation = (
-            f"evaluation at {result['env_steps']:,} steps: return {result['mean_return']:.1f} "
+            f"evaluation at {self._place(result)}: return {result['mean_return']:.1f} "
             f"± {result['ci95']:.1f} over {len(result['episodes'])} episodes"
             + (f", success {rate:.0%}" if rate is not None else "")
         )
         self.note(self._evaluation)
+
+    def _place(self, result: Mapping[str, Any]) -> str:
+        if self.unit == "updates":
+            return f"update {result['version'].split('.')[-1]}"
+        return f"{result['env_steps']:,} steps"
 
     def note(self, text: str) -> None:
         """A line that stays."""
@@ -132,15 +143,15 @@ class Display:
     def _line(self, s: Mapping[str, Any]) -> str:
         eta = f", {duration(s['eta_s'])} left" if s["eta_s"] is not None else ""
         return (
-            f"{s['elapsed_s']:6.1f} s  {s['env_steps']:>9,} / {self.total_steps:,} steps  "
-            f"{s['steps_per_s']:,.0f}/s  return {number(s['return_mean'])}  lag {number(s['lag'])}  "
+            f"{s['elapsed_s']:6.1f} s  {s['done']:>9,} / {self.goal:,} {self.unit}  "
+            f"{s['rate']:,.0f}/s  return {number(s['return_mean'])}  lag {number(s['lag'])}  "
             f"bottleneck: {s['bottleneck']}{eta}"
         )
 
     def _panel(self, s: Mapping[str, Any]) -> Group:
         table = Table.grid(padding=(0, 2))
         for left, right in (
-            ("steps", f"{s['env_steps']:,} of {self.total_steps:,}, {s['updates']:,} updates"),
+            (self.unit, f"{s['done']:,} of {self.goal:,}, {s['updates']:,} updates"),
             ("steps/s", f"learner {s['steps_per_s']:,.0f}   actors {s['actor_steps_per_s']:,.0f}   "
                         f"hubs {s['hub_steps_per_s']:,.0f}"),
             ("return", number(s["return_mean"])),
@@ -149,7 +160,7 @@ class Display:
             ("time", f"{s['elapsed_s']:.0f} s" + (f", {duration(s['eta_s'])} left" if s["eta_s"] else "")),
         ):  # fmt: skip
             table.add_row(Text(left, style="bold"), right)
-        bar = ProgressBar(total=self.total_steps, completed=s["env_steps"], width=60)
+        bar = ProgressBar(total=self.goal, completed=s["done"], width=60)
         return Group(Text(self.title, style="bold"), bar, table)
 
 

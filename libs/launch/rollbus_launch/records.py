@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.config.models import RunConfig
 from rollbus_core.metrics import summary
 from rollbus_core.paths import RunPaths
 
@@ -25,14 +26,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str, total_steps: int) -> dict[str, Any]:
+def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str, run: RunConfig) -> dict[str, Any]:
     """Compute and write summary.json from metrics.jsonl and evaluations.jsonl.
 
     ``stopped_by``: who ended the run before the learner did, or "".
     """
     evaluations = read_lines(paths.evaluations)
     data = summary(read_lines(paths.metrics))
-    data |= {"wall_s": wall_s, "stopped_by": stopped_by or _end_of(data["env_steps"], total_steps)}
+    data |= {"wall_s": wall_s, "stopped_by": stopped_by or _end_of(data, run)}
     if evaluations:
         by_best = stopped_by == "evaluation"
         chosen = max(evaluations, key=lambda e: e["mean_return"]) if by_best else evaluations[-1]
@@ -42,8 +43,10 @@ def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str, total_step
     return data
 
 
-def _end_of(env_steps: int, total_steps: int) -> str:
-    return "total_steps" if env_steps >= total_steps else "wall_limit"
+def _end_of(data: dict[str, Any], run: RunConfig) -> str:
+    if run.total_updates and data["updates"] >= run.total_updates:
+        return "total_updates"
+    return "total_steps" if data["env_steps"] >= run.total_steps else "wall_limit"
 
 
 def prepare_drawing() -> None:
@@ -62,7 +65,9 @@ def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
         return False
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="environment steps", ylabel="return")
+    evaluated = [e for paths in paths_list for e in read_lines(paths.evaluations)]
+    by_updates = bool(evaluated) and not any(e["env_steps"] for e in evaluated)
+    axes = figure.add_subplot(xlabel="updates" if by_updates else "environment steps", ylabel="return")
     drawn = False
     for index, paths in enumerate(paths_list):
         rows = [r for r in read_lines(paths.metrics) if r.get("return_mean") is not None]
@@ -75,7 +80,8 @@ def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
             )  # fmt: skip
         if evaluations:
             axes.errorbar(
-                [e["env_steps"] for e in evaluations], [e["mean_return"] for e in evaluations],
+                [_updates_of(e) if by_updates else e["env_steps"] for e in evaluations],
+                [e["mean_return"] for e in evaluations],
                 [e["ci95"] for e in evaluations], color=colour, marker="o", markersize=3, capsize=2,
                 label=f"{paths.root.name}: evaluation (95 % interval)",
             )  # fmt: skip
@@ -85,3 +91,7 @@ def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
         axes.legend(fontsize=8)
         figure.savefig(target, dpi=120)
     return drawn
+
+
+def _updates_of(evaluation: dict[str, Any]) -> int:
+    return int(evaluation["version"].split(".")[-1])

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.config.checks import streams
+from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_launch import nursery
@@ -155,12 +157,19 @@ def newest_checkpoint(paths: RunPaths) -> Path:
 def layout(recipe: Any) -> list[ProcessSpec]:
     """The processes of a run, entry by entry of ``deploy.processes``.
 
-    The further processes of an entry hold those of its services of which there are that many.
+    The further processes of an entry hold those of its services of which there are that many. A run that
+    only learns from data has no hubs and actors; one with data has a source.
     """
     counts = {"hub": recipe.env.hubs, "actor": recipe.actor.count}
+    idle = set() if TRAINING_TABLE in streams(recipe) else {"hub", "actor"}
+    entries = [[role.strip() for role in entry.split("+")] for entry in recipe.deploy.processes]
+    if recipe.data.sources and not any("source" in entry for entry in entries):
+        entries.insert(1, ["source"])
     specs = []
-    for entry in recipe.deploy.processes:
-        wanted = {role: counts.get(role, 1) for role in map(str.strip, entry.split("+"))}
+    for entry in entries:
+        wanted = {role: counts.get(role, 1) for role in entry if role not in idle}
+        if not wanted:
+            continue
         for index in range(max(wanted.values())):
             specs.append(ProcessSpec(tuple(role for role, n in wanted.items() if n > index), index))
     return specs

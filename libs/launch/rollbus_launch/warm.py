@@ -12,7 +12,7 @@ MODULES = (
     "rollbus_broker.broker", "rollbus_simulator.hub", "rollbus_actor.actor",
     "rollbus_actor.engines.torch_local", "rollbus_actor.engines.auto", "rollbus_actor.engines.numpy",
     "rollbus_actor.engines.onnx", "rollbus_actor.engines._onnx_model", "onnx", "onnxruntime",
-    "rollbus_learner.learner", "rollbus_learner.losses",
+    "rollbus_learner.learner", "rollbus_learner.losses", "rollbus_broker.sources.source",
     "rollbus_learner.algorithms.ppo", "rollbus_learner.algorithms.sac", "rollbus_policies.mlp",
     "rollbus_envs.gymnasium", "rollbus_envs.toy",
 )  # fmt: skip

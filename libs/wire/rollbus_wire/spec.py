@@ -16,6 +16,9 @@ from .errors import SpecError, short
 from .limits import MAX_DIMENSIONS, MAX_NAME, MAX_ROW_BYTES
 
 ACTION_KINDS = ("discrete", "multi_discrete", "continuous")
+#: An observation of this name is what an expert would do now, as an action. It is in no group unless one
+#: names it, so that no policy sees it; it is recorded for imitation.
+EXPERT_ACTION = "expert_action"
 
 
 @dataclass
@@ -132,6 +135,13 @@ class EnvSpec:
             unknown = set(keys) - set(self.observation)
             if unknown or not keys:
                 raise SpecError("%s: group %r names %s" % (self.name, group, sorted(unknown)))
+        expert = self.observation.get(EXPERT_ACTION)
+        if expert is not None and (expert.dtype, expert.shape) != (self.action.dtype, self.action.shape):
+            raise SpecError(
+                "%s: observation %s is %s %s; an action is %s %s"
+                % (self.name, EXPERT_ACTION, expert.dtype, list(expert.shape), self.action.dtype,
+                   list(self.action.shape))
+            )  # fmt: skip
         for label, value, allowed in (
             ("late_observe", self.late_observe, ("exact", "stale", "none")),
             ("seeding", self.seeding, ("row", "scene", "none")),
@@ -142,7 +152,7 @@ class EnvSpec:
 
     def group(self, name: str) -> List[str]:
         """Sorted observation keys of group ``name``."""
-        return sorted(self.groups.get(name) or self.observation)
+        return sorted(self.groups.get(name) or set(self.observation) - {EXPERT_ACTION})
 
     def to_data(self) -> Dict[str, Any]:
         """Plain maps, lists and numbers."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from rollbus_core.feed import Feed
+from rollbus_core.feed import TRAINING_TABLE, Feed
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +33,24 @@ class AlgorithmConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "ppo"
-    #: What the policy must offer: "log_prob", "entropy", "value", "sample".
+    #: What the policy must offer: "log_prob", "entropy", "value", "sample", "cloning_loss".
     requires: ClassVar[frozenset[str]] = frozenset()
+    #: It must offer one of these, too.
+    requires_one_of: ClassVar[frozenset[str]] = frozenset()
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """What actors record and what one update consumes; no torch."""
         raise NotImplementedError
+
+    def feeds(self, *, num_envs: int, num_slices: int, deterministic: bool) -> dict[str, Feed]:
+        """Stream -> its feed, the main one first; no torch.
+
+        A stream is drawn from the table of its name. Actors fill "train", data sources all others; without
+        "train" nothing is collected. In a batch the main stream's columns have their own names, those of
+        others are prefixed, "demos/obs/x"; `of_stream` takes them apart.
+        """
+        feed = self.feed(num_envs=num_envs, num_slices=num_slices, deterministic=deterministic)
+        return {TRAINING_TABLE: feed}
 
 
 @dataclass
@@ -103,11 +115,20 @@ class Progress:
     updates: int
     env_steps: int
     total_steps: int
+    #: 0: only steps end the run.
+    total_updates: int = 0
 
     @property
     def fraction(self) -> float:
         """Part of the run that is done, in [0, 1]."""
-        return min(1.0, self.env_steps / max(1, self.total_steps))
+        by_updates = self.updates / self.total_updates if self.total_updates else 0.0
+        return min(1.0, max(by_updates, self.env_steps / max(1, self.total_steps)))
+
+
+def of_stream(batch: Batch, name: str) -> Batch:
+    """The columns of stream ``name``, without its prefix; empty if this update has none."""
+    prefix = f"{name}/"
+    return {key[len(prefix) :]: column for key, column in batch.items() if key.startswith(prefix)}
 
 
 class Algorithm:

@@ -17,7 +17,8 @@ _NUMBER_MASK = Version(0, (1 << 40) - 1).pack()
 def describe(batch: Batch, updates: int, success: str) -> dict[str, float]:
     """Samples, lag and ended episodes of a batch as it came from the store (CPU tensors).
 
-    ``updates`` were done before this one; ``success`` is the spec's rule, "once" or "at_end".
+    Lag and episodes are of what actors collected, not of data sets. ``updates`` were done before this one;
+    ``success`` is the spec's rule, "once" or "at_end".
     """
     valid = batch["valid"].numpy()
     num = int(valid.sum())
@@ -25,10 +26,11 @@ def describe(batch: Batch, updates: int, success: str) -> dict[str, float]:
     if "lengths" in batch:
         inside = int(batch["lengths"].sum())
     found: dict[str, float] = {"samples": num, "invalid": inside - num}
-    if num:
+    from_data = "env_action" in batch
+    if num and not from_data:
         lag = updates - (batch["version"].numpy()[valid] & _NUMBER_MASK)
         found |= {"lag_mean": float(lag.mean()), "lag_max": int(lag.max())}
-    return found | _episodes(batch, success)
+    return found | ({"episodes": 0} if from_data else _episodes(batch, success))
 
 
 def executed_steps(batch: Batch) -> int:

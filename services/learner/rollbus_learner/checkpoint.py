@@ -38,8 +38,8 @@ class Counters:
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
-    #: `Batch.sequence` of the last applied delivery.
-    applied: int = 0
+    #: Stream -> `Batch.sequence` of the last applied delivery.
+    applied: dict[str, int] = field(default_factory=dict)
     #: Replay: `Batch.total_steps` of it.
     table_steps: int = 0
     lineage: int = 0
@@ -134,7 +134,7 @@ class Checkpoints:
         _restore(training, model, state)
         counters = training.counters
         for name in asdict(counters):
-            setattr(counters, name, int(manifest[name]))
+            setattr(counters, name, manifest[name])
         return manifest
 
 

@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rollbus_accel.backends.base import choose, resolve_device
 from rollbus_core.checkpoints import listed, newest_whole, take_lineage
-from rollbus_core.feed import TRAINING_TABLE as TABLE
-from rollbus_core.feed import Feed
+from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_core.log import get_logger
 from rollbus_core.member import Member
 from rollbus_core.metrics import MetricsWriter
 from rollbus_core.paths import RunPaths
-from rollbus_core.requests import Requests
 from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.base import Weights, WeightSink
 from rollbus_learner.algorithm import Algorithm
 from rollbus_learner.audit import Audit
 from rollbus_learner.checkpoint import Checkpoints
-from rollbus_learner.gather import SlabReader
 from rollbus_learner.loop import NonFiniteLoss
-from rollbus_learner.schedule import Every, RecentReturn, Shares
+from rollbus_learner.schedule import Due, RecentReturn, Shares
+from rollbus_learner.streams import Streams
 from rollbus_learner.trainer import Trainer, check_gap, dump
 from rollbus_wire.errors import CheckpointError, StaleRead
 from rollbus_wire.link import Link, Poller
 from rollbus_wire.messages import (
     Batch,
     CheckpointSaved,
-    Consumed,
-    Durable,
     Evaluated,
     Fault,
     Message,
     Notice,
-    OpenTable,
-    Sample,
-    TableState,
 )
 
 #: Stages may last this long; an update ten times the last one, at least the default.
@@ -51,35 +45,37 @@ RETRY_S = 1.0
 
 
 class Learner(Service):
-    """One learner of one table. ``weights`` is where actors read from."""
+    """One learner of the tables of ``feeds``, the main one first. ``weights`` is where actors read from."""
 
     role = "learner"
 
     def __init__(
-        self, name: str, algorithm: Algorithm, feed: Feed, recipe: Any, paths: RunPaths, *,
+        self, name: str, algorithm: Algorithm, feeds: Mapping[str, Feed], recipe: Any, paths: RunPaths, *,
         registry: Link, store: Link, weights: WeightSink,
     ) -> None:  # fmt: skip
         """``recipe`` has the sections run, learner, checkpoint, eval, stop_when, broker, deploy."""
         super().__init__(name)
-        self.recipe, self.paths, self.feed = recipe, paths, feed
+        self.recipe, self.paths = recipe, paths
         self.registry, self.store, self.weights = registry, store, weights
         self.log = get_logger(paths, name)
         device = resolve_device(recipe.learner.device, choose(recipe.deploy.backend))
         self.trainer = Trainer(
-            algorithm, feed, device=device, seed=recipe.run.seed, total_steps=recipe.run.total_steps,
-            precision=recipe.learner.precision, micro_batch=recipe.learner.micro_batch,
+            algorithm, feeds, device=device, seed=recipe.run.seed, total_steps=recipe.run.total_steps,
+            total_updates=recipe.run.total_updates, precision=recipe.learner.precision,
+            micro_batch=recipe.learner.micro_batch,
         )  # fmt: skip
         self.checkpoints = Checkpoints(paths.checkpoints, recipe.checkpoint.keep, paths.config)
-        self.reader = SlabReader(SlabFolder(paths.store if recipe.broker.fsync else paths.runtime))
+        self.streams = Streams(
+            feeds, store, SlabFolder(paths.store if recipe.broker.fsync else paths.runtime), algorithm.policy,
+            self._refused,
+        )  # fmt: skip
         self.member: Member = Member(
             registry, self.role, name,
             stats=self.stats, state=lambda: self.state, on_registered=lambda _: self._send_notice(),
         )  # fmt: skip
-        self._requests = Requests(store)
         self._metrics = MetricsWriter(paths, on_missing=lambda text: self.log.warning(text))
         self._audit = Audit(paths.audit) if recipe.run.audit else None
         self._last: dict[str, Any] = {}
-        self._batch: Batch | None = None
         #: Deliveries that the algorithm found too little of; the next one joins them.
         self._held: list[Batch] = []
         self._retry_at = 0.0
@@ -99,9 +95,9 @@ class Learner(Service):
         poller.add(self.registry)
         poller.add(self.store)
         self._resume()
-        steps = self.trainer.counters.env_steps
-        self._save_due = Every(self.recipe.checkpoint.every_steps, steps)
-        self._eval_due = Every(self.recipe.eval.every_steps, steps)
+        counters, recipe = self.trainer.counters, self.recipe
+        self._save_due = Due(recipe.checkpoint.every_steps, recipe.checkpoint.every_updates, counters)
+        self._eval_due = Due(recipe.eval.every_steps, recipe.eval.every_updates, counters)
         self._started = self._free_since = self._row_at = self._last_save = time.monotonic()
         self._unpublished = self.trainer.published()
 
@@ -111,18 +107,18 @@ class Learner(Service):
             busy = True
             if isinstance(envelope.message, Evaluated):
                 self._evaluated(envelope.message)
-        busy |= self._requests.poll()[0]
+        busy |= self.streams.poll()
         if self.state == "stopped" or self.member.registered is None:
             return busy
         self._publish()
         if self._unpublished is None and not self._opened and time.monotonic() >= self._retry_at:
             self._open()
-        if self._batch is not None:
-            batch, self._batch = self._batch, None
-            self._learn(batch)
+        if (batches := self.streams.take()) is not None:
+            self._learn(batches)
             return True
-        if self.state == "run" and not len(self._requests) and time.monotonic() >= self._retry_at:
-            self._sample()
+        if self.state == "run" and not self.streams.waiting and time.monotonic() >= self._retry_at:
+            self.member.stage("sample")
+            self.streams.sample(self.trainer.counters.updates, self.trainer.draw_seed)
         return busy
 
     def wake_in_s(self) -> float:
@@ -147,44 +143,22 @@ class Learner(Service):
         own = {
             "updates": counters.updates, "env_steps": counters.env_steps, "episodes": counters.episodes,
             "version": str(counters.version), "return_mean": self._returns.mean,
-            "episode_length": self._last.get("length_mean"), "stale_chunks": self.reader.stale_chunks,
+            "episode_length": self._last.get("length_mean"), "stale_chunks": self.streams.stale_chunks,
         }  # fmt: skip
         return self._last | own | self._shares.read(time.monotonic())
 
     # --- data -----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        counters = self.trainer.counters
         self._opened = True
-        self._requests.ask(
-            OpenTable(TABLE, self.feed.table.model_dump(), list(counters.version), counters.applied),
-            self._on_open,
-        )
+        counters = self.trainer.counters
+        self.streams.open(counters.version, counters.applied, self._on_open)
 
-    def _on_open(self, message: Message) -> None:
-        if not isinstance(message, TableState):
-            self._refused("open table", message)
-        elif self.state != "stopped":
+    def _on_open(self) -> None:
+        if self.state != "stopped":
             self.state = "run"
             if self._reached_end():
                 self._finish(final=True)
-
-    def _sample(self) -> None:
-        self.member.stage("sample")
-        replay = self.feed.unit == "step"
-        self._requests.ask(
-            Sample(
-                TABLE, self.feed.num_batches if replay else 0, self.feed.batch_size if replay else 0,
-                self.trainer.draw_seed(),
-            ),
-            self._on_sample,
-        )  # fmt: skip
-
-    def _on_sample(self, message: Message) -> None:
-        if isinstance(message, Batch):
-            self._batch = message
-        else:
-            self._refused("sample", message)
 
     def _refused(self, what: str, message: Message) -> None:
         """The store does not have what it had: open the table again, from what is applied."""
@@ -193,21 +167,21 @@ class Learner(Service):
         text = f"{message.code}: {message.text}" if isinstance(message, Fault) else message.kind
         self.log.warning("refused by the store", request=what, answer=text)
 
-    def _learn(self, message: Batch) -> None:
+    def _learn(self, batches: dict[str, Batch]) -> None:
         """One update, from the slabs to the next version."""
         if self.state == "stopped":
             return
         before, counters = self.trainer.counters.env_steps, self.trainer.counters
         times = [time.monotonic()]
         self.member.stage("update", max(2.0, 10 * self._update_s))
-        metrics = self._apply(message, times)
+        metrics = self._apply(batches, times)
         if metrics is None:
-            self._consumed(message)
+            self.streams.consumed(sequences(batches), counters.version, counters.updates)
             return
         self._unpublished = self.trainer.published()
         self._publish()
         times.append(time.monotonic())
-        self._consumed(message)
+        self.streams.consumed(sequences(batches), counters.version, counters.updates)
         self._record(metrics, times, counters.env_steps - before)
         check_gap(metrics, self.recipe.learner.gap_limit)
         self._save_what_is_due()
@@ -215,24 +189,19 @@ class Learner(Service):
         if self._reached_end():
             self._finish(final=True)
 
-    def _consumed(self, message: Batch) -> None:
-        counters = self.trainer.counters
-        self._requests.ask(
-            Consumed(TABLE, message.sequence, list(counters.version), counters.updates), lambda _: None
-        )
-
-    def _apply(self, message: Batch, times: list[float]) -> dict[str, float] | None:
+    def _apply(self, batches: dict[str, Batch], times: list[float]) -> dict[str, float] | None:
         """Gather and update; appends the time after each to ``times``. None: more is wanted first."""
-        trainer, parts = self.trainer, [*self._held, message]
+        trainer, main = self.trainer, self.streams.main
+        parts, message = [*self._held, batches[main]], batches[main]
         if self._held:
             message = replace(message, chunks=[chunk for part in parts for chunk in part.chunks])
-            self._held = []
+            batches, self._held = {**batches, main: message}, []
         try:
-            batch = self.reader.read(message)
+            batch = self.streams.read(batches)
         except StaleRead as error:
             self.log.warning("batch lost", sequence=message.sequence, reason=str(error))
-            self.reader.stale_chunks += len(message.chunks)
-            trainer.skip(message.sequence)
+            self.streams.lost(batches)
+            trainer.skip(sequences(batches))
             times += [time.monotonic()] * 2
             return {"samples": 0}
         times.append(time.monotonic())
@@ -240,14 +209,16 @@ class Learner(Service):
             self._held = parts
             return None
         try:
-            metrics = trainer.apply(batch, message.sequence, message.total_steps)
+            metrics = trainer.apply(batch, sequences(batches), message.total_steps)
         except NonFiniteLoss as error:
             path = dump(error, self.paths.root, trainer.counters.updates)
             self.log.error("not finite", term=error.term, step=error.step, minibatch=str(path))
             raise
         times.append(time.monotonic())
-        if self._audit is not None:
-            self._audit.applied(self.reader.slabs, message.chunks, message.sequence, trainer.counters.version)
+        if self._audit is not None and self.streams.main == TRAINING_TABLE:
+            self._audit.applied(
+                self.streams.slabs, message.chunks, message.sequence, trainer.counters.version
+            )
         return metrics
 
     def _record(self, metrics: dict[str, float], times: list[float], steps: int) -> None:
@@ -261,7 +232,7 @@ class Learner(Service):
             {
                 "update": counters.updates, "env_steps": counters.env_steps,
                 "env_steps_per_s": steps / max(now - self._row_at, 1e-9),
-                "version": str(counters.version), **metrics, "stale_chunks": self.reader.stale_chunks,
+                "version": str(counters.version), **metrics, "stale_chunks": self.streams.stale_chunks,
                 "sample_s": times[0] - self._free_since, "gather_s": times[1] - times[0],
                 "update_s": times[2] - times[1], "publish_s": times[3] - times[2],
             }
@@ -307,17 +278,19 @@ class Learner(Service):
         counters.lineage = take_lineage(self.paths.checkpoints)
 
     def _save_what_is_due(self) -> None:
-        steps = self.trainer.counters.env_steps
+        counters = self.trainer.counters
         wanted, recent = self.recipe.eval.start_return, self._returns.mean
-        evaluate = self._eval_due.due(steps) and (wanted is None or (recent is not None and recent >= wanted))
+        evaluate = self._eval_due.due(counters) and (
+            wanted is None or (recent is not None and recent >= wanted)
+        )
         every_s = self.recipe.checkpoint.every_s
         late = bool(every_s) and time.monotonic() - self._last_save >= every_s
-        if not (evaluate or late or self._save_due.due(steps)):
+        if not (evaluate or late or self._save_due.due(counters)):
             return
         path = self._save()
-        self._save_due.done(steps)
+        self._save_due.done(counters)
         if evaluate:
-            self._eval_due.done(steps)
+            self._eval_due.done(counters)
             self._announce(path, final=False)
 
     def _save(self) -> Path:
@@ -325,7 +298,7 @@ class Learner(Service):
         self.member.stage("checkpoint", CHECKPOINT_S)
         path = self.checkpoints.save(self.trainer.training, self._awaited)
         self._saved_at, self._last_save = counters.updates, time.monotonic()
-        self._requests.ask(Durable(TABLE, counters.applied), lambda _: None)
+        self.streams.durable(counters.applied)
         self._shares.add(time.monotonic(), time.monotonic() - began, 0)
         self.log.info("saved", checkpoint=path.name, env_steps=counters.env_steps)
         return path
@@ -359,7 +332,9 @@ class Learner(Service):
     def _reached_end(self) -> bool:
         limit_s = self.recipe.run.wall_limit_s
         out_of_time = bool(limit_s) and time.monotonic() - self._started >= limit_s
-        return out_of_time or self.trainer.counters.env_steps >= self.recipe.run.total_steps
+        run, counters = self.recipe.run, self.trainer.counters
+        enough_updates = bool(run.total_updates) and counters.updates >= run.total_updates
+        return out_of_time or enough_updates or counters.env_steps >= run.total_steps
 
     def _finish(self, *, final: bool) -> None:
         """Save what is not saved; a ``final`` checkpoint is evaluated, one of an interruption is not."""
@@ -371,3 +346,8 @@ class Learner(Service):
             self._announce(path, final=True)
             self.log.info("finished", env_steps=counters.env_steps, updates=counters.updates)
         self.state = "stopped"
+
+
+def sequences(batches: Mapping[str, Batch]) -> dict[str, int]:
+    """Stream -> number of its delivery."""
+    return {name: batch.sequence for name, batch in batches.items()}

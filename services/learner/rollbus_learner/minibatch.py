@@ -28,31 +28,60 @@ def minibatches(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterato
     whole rows [T, n, ...] with ``valid`` and ``state`` [n, S]. With ``plan.ordered``, [S, ...]
     columns are cut in their order. Sizes differ by one at most: a last minibatch of a few samples
     would take a full step on noise. Observations [T+1, N] are cut to the first T. Where every sample is
-    valid there is no ``valid`` column.
+    valid there is no ``valid`` column. Further streams are cut, in their order, into as many parts.
     """
-    if plan.ordered:
-        num = len(batch["valid"])
-        steps = {name: column for name, column in batch.items() if _sampled(name) and len(column) == num}
-        if bool(batch["valid"].all()):
-            del steps["valid"]
-        for _ in range(plan.epochs):
-            yield from _cut(steps, _num_batches(num, plan.batch_size, num))
-    elif plan.whole_rows:
-        yield from _rows(batch, plan, generator)
-    else:
-        yield from _samples(batch, plan, generator)
+    main, further = _streams(batch)
+    epochs = (
+        _in_order(main, plan) if plan.ordered
+        else _rows(main, plan, generator) if plan.whole_rows
+        else _samples(main, plan, generator)
+    )  # fmt: skip
+    for parts in epochs:
+        if not further:
+            yield from parts
+            continue
+        beside = [list(_cut(_without_mask(columns), len(parts))) for columns in further]
+        for index, part in enumerate(parts):
+            for cut in beside:
+                part |= cut[index]
+            yield part
 
 
-def _samples(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[Batch]:
+def _streams(batch: Batch) -> tuple[Batch, list[Batch]]:
+    """The main stream, and the columns of each other one, still with their prefix."""
+    names = [name.removesuffix("valid") for name in batch if name.endswith("/valid")]
+    if not names:
+        return batch, []
+    further = [{n: column for n, column in batch.items() if n.startswith(prefix)} for prefix in names]
+    return {n: c for n, c in batch.items() if not n.startswith(tuple(names))}, further
+
+
+def _without_mask(columns: Batch) -> Batch:
+    """``columns`` of one stream [S, ...]; without its mask if every sample is valid."""
+    mask = next(name for name in columns if name.endswith("/valid"))
+    num, whole = len(columns[mask]), bool(columns[mask].all())
+    return {n: c for n, c in columns.items() if len(c) == num and not (whole and n == mask)}
+
+
+def _in_order(batch: Batch, plan: Plan) -> Iterator[list[Batch]]:
+    num = len(batch["valid"])
+    steps = {name: column for name, column in batch.items() if _sampled(name) and len(column) == num}
+    if bool(batch["valid"].all()):
+        del steps["valid"]
+    for _ in range(plan.epochs):
+        yield list(_cut(steps, _num_batches(num, plan.batch_size, num)))
+
+
+def _samples(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[list[Batch]]:
     columns = {name: column.flatten(0, 1) for name, column in _decisions(batch).items() if name != "valid"}
     samples = batch["valid"].flatten().nonzero()[:, 0]
     num_batches = _num_batches(len(samples), plan.batch_size, len(samples))
     for _ in range(plan.epochs):
         order = _shuffled(samples, generator)
-        yield from _cut({name: c.index_select(0, order) for name, c in columns.items()}, num_batches)
+        yield list(_cut({name: c.index_select(0, order) for name, c in columns.items()}, num_batches))
 
 
-def _rows(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[Batch]:
+def _rows(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[list[Batch]]:
     columns, rows = _decisions(batch), batch["valid"].any(0).nonzero()[:, 0]
     of_rows = {name: batch[name] for name in _PER_ROW if name in batch}
     num_batches = _num_batches(int(batch["valid"].sum()), plan.batch_size, len(rows))
@@ -60,8 +89,7 @@ def _rows(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[Batc
         order = _shuffled(rows, generator)
         parts = _cut({name: c.index_select(1, order) for name, c in columns.items()}, num_batches, 1)
         states = _cut({name: c.index_select(0, order) for name, c in of_rows.items()}, num_batches)
-        for part, state in zip(parts, states):
-            yield part | state
+        yield [part | state for part, state in zip(parts, states)]
 
 
 def _shuffled(items: Tensor, generator: torch.Generator) -> Tensor:

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
+
+
+class Counters(Protocol):
+    """How far a run is."""
+
+    env_steps: int
+    updates: int
 
 
 class Every:
@@ -20,6 +28,23 @@ class Every:
         """It was done at ``steps``."""
         if self.every:
             self._next = (steps // self.every + 1) * self.every
+
+
+class Due:
+    """Due at multiples of steps or of updates, whichever comes."""
+
+    def __init__(self, every_steps: int, every_updates: int, counters: Counters) -> None:
+        self._steps = Every(every_steps, counters.env_steps)
+        self._updates = Every(every_updates, counters.updates)
+
+    def due(self, counters: Counters) -> bool:
+        """Whether one of them was reached since the last time it was done."""
+        return self._steps.due(counters.env_steps) or self._updates.due(counters.updates)
+
+    def done(self, counters: Counters) -> None:
+        """It was done now."""
+        self._steps.done(counters.env_steps)
+        self._updates.done(counters.updates)
 
 
 class RecentReturn:

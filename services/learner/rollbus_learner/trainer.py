@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from rollbus_core.feed import Feed
+from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_core.rng import mix, stream
 from rollbus_learner import batch_metrics, optim
 from rollbus_learner.algorithm import Algorithm, Progress
@@ -28,11 +28,12 @@ class Trainer:
     """An algorithm on a device, with its optimisers and counters."""
 
     def __init__(
-        self, algorithm: Algorithm, feed: Feed, *, device: str, seed: int, total_steps: int,
-        precision: str = "float32", micro_batch: int = 0,
+        self, algorithm: Algorithm, feeds: Mapping[str, Feed], *, device: str, seed: int, total_steps: int,
+        total_updates: int = 0, precision: str = "float32", micro_batch: int = 0,
     ) -> None:  # fmt: skip
-        self.algorithm, self.feed, self.device = algorithm, feed, torch.device(device)
-        self.seed, self.total_steps = seed, total_steps
+        self.algorithm, self.device = algorithm, torch.device(device)
+        self.main, self.feed = next(iter(feeds.items()))
+        self.seed, self.total_steps, self.total_updates = seed, total_steps, total_updates
         if micro_batch and algorithm.plan().whole_rows:
             raise ConfigError(
                 f"learner.micro_batch {micro_batch} cuts samples, but this policy learns from whole rows; "
@@ -51,12 +52,14 @@ class Trainer:
     def counters(self) -> Counters:
         return self.training.counters
 
-    def draw_seed(self) -> int:
-        """Seed of the next replay draw: of (run seed, update) alone."""
-        return self._seed("sample")
+    def draw_seed(self, stream: str) -> int:
+        """Seed of the next draw from ``stream``: of (run seed, stream, update) alone."""
+        return self._seed("sample" if stream == TRAINING_TABLE else f"sample {stream}")
 
-    def apply(self, batch: Batch, sequence: int, table_steps: int) -> dict[str, float]:
+    def apply(self, batch: Batch, sequences: Mapping[str, int], table_steps: int) -> dict[str, float]:
         """One update with ``batch`` as it came from the store; moves the counters on.
+
+        ``sequences``: the deliveries that it is made of. ``table_steps``: of the main stream.
 
         Raises `NonFiniteLoss`. A batch without a valid decision makes a version that equals the last.
         """
@@ -66,21 +69,21 @@ class Trainer:
         if metrics["samples"]:
             torch.manual_seed(self._seed("update"))
             generator = torch.Generator().manual_seed(self._seed("shuffle"))
-            progress = Progress(counters.updates, env_steps, self.total_steps)
+            progress = Progress(counters.updates, env_steps, self.total_steps, self.total_updates)
             there = {name: column.to(self.device, non_blocking=True) for name, column in batch.items()}
             metrics |= update(
                 self.algorithm, self.modules, self.training.optimisers, there, progress, generator,
                 self.execution,
             )  # fmt: skip
-        self.skip(sequence)
+        self.skip(sequences)
         counters.env_steps, counters.table_steps = env_steps, max(table_steps, counters.table_steps)
         counters.episodes += int(metrics.get("episodes", 0))
         return metrics
 
-    def skip(self, sequence: int) -> None:
-        """Count the batch ``sequence`` as applied, whatever was in it."""
+    def skip(self, sequences: Mapping[str, int]) -> None:
+        """Count these deliveries as applied, whatever was in them."""
         self.counters.updates += 1
-        self.counters.applied = sequence
+        self.counters.applied |= sequences
 
     def published(self) -> dict[str, np.ndarray]:
         """What actors get, as numpy arrays."""
@@ -89,6 +92,8 @@ class Trainer:
 
     def _growth(self, batch: Batch, samples: float, table_steps: int) -> int:
         """Environment steps that the run has grown by."""
+        if self.main != TRAINING_TABLE:
+            return 0
         executed = batch_metrics.executed_steps(batch)
         if self.feed.unit == "chunk":
             return executed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -203,3 +205,38 @@ class EpisodeList:
     @property
     def results(self) -> list[dict[str, Any]]:
         return [self._results[i] for i in sorted(self._results)]
+
+
+class CollectedEpisodes(EpisodeList):
+    """As `EpisodeList`, with seeds of training, which no evaluation meets.
+
+    The end of an episode is told in the tick of the next one, so rows go on with further episodes
+    (ids from ``num`` on, of which nothing is kept) until nobody asks any more. ``on_lost`` hears of those of
+    the list that were lost too often.
+    """
+
+    def __init__(self, seed: int, num: int, on_lost: Callable[[int], Any]) -> None:
+        super().__init__(seed, num)
+        self._further, self._on_lost = itertools.count(num), on_lost
+
+    def next(self, row: int) -> tuple[int, int]:
+        episode = self._todo.popleft() if self._todo else next(self._further)
+        return episode, episode_seed(self.seed, episode, evaluation=False)
+
+    def ended(self, row: int, episode: Ended) -> None:
+        if episode.id < self.num:
+            super().ended(row, episode)
+
+    def interrupted(self, row: int, episode: int, seed: int) -> None:
+        if episode < self.num:
+            super().interrupted(row, episode, seed)
+            if episode in self._results:
+                self._on_lost(episode)
+
+    @property
+    def waiting(self) -> bool:
+        return True
+
+    @property
+    def done(self) -> bool:
+        return False

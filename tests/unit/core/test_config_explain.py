@@ -63,7 +63,7 @@ def test_without_a_recipe():
     (row,) = explain("broker.heartbeat_s")
     assert (row["default"], row["unit"], row["type"]) == (0.5, "s", "a number > 0")
     assert "value" not in row
-    assert [row["plugin"] for row in explain("algorithm.tau")] == ["sac"]
+    assert "sac" in [row["plugin"] for row in explain("algorithm.tau")]
 
 
 @pytest.mark.parametrize(

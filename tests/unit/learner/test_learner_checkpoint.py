@@ -28,11 +28,11 @@ from rollbus_wire.spec import EnvSpec
 
 def trainer(**settings):
     algorithm = Regression(**settings)
-    return Trainer(algorithm, algorithm.feed, device="cpu", seed=3, total_steps=100)
+    return Trainer(algorithm, {"train": algorithm.feed}, device="cpu", seed=3, total_steps=100)
 
 
 def train(one, first, last):
-    return [one.apply(line_batch(seed=n), n, 0) for n in range(first, last)]
+    return [one.apply(line_batch(seed=n), {"train": n}, 0) for n in range(first, last)]
 
 
 def test_a_resumed_run_goes_on_exactly(tmp_path):

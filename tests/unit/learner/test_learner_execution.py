@@ -80,7 +80,7 @@ def test_terms_over_different_numbers_cannot_be_cut() -> None:
 def test_whole_rows_cannot_be_cut() -> None:
     made = algorithm(TinyPolicy(state_size=1))
     with pytest.raises(ConfigError, match="learner.micro_batch 8 .* algorithm.minibatches"):
-        Trainer(made, made.feed, device="cpu", seed=0, total_steps=10, micro_batch=8)
+        Trainer(made, {"train": made.feed}, device="cpu", seed=0, total_steps=10, micro_batch=8)
 
 
 def test_bf16_keeps_weights_outputs_and_losses_in_float32() -> None:

@@ -177,33 +177,37 @@ def test_sums_divide_once():
 
 def test_the_trainer_counts_and_repeats_exactly():
     def run():
-        trainer = Trainer(Regression(), Regression().feed, device="cpu", seed=5, total_steps=100)
+        trainer = Trainer(Regression(), {"train": Regression().feed}, device="cpu", seed=5, total_steps=100)
         for number in range(3):
             batch = line_batch(seed=number)
             batch["num_steps"][0] = 3
-            metrics = trainer.apply(batch, number + 1, 0)
+            metrics = trainer.apply(batch, {"train": number + 1}, 0)
         return trainer, metrics
 
     (one, metrics), (two, other) = run(), run()
     counters = one.counters
-    assert (counters.env_steps, counters.updates, counters.applied) == (3 * 12, 3, 3)
+    assert (counters.env_steps, counters.updates, counters.applied) == (3 * 12, 3, {"train": 3})
     assert metrics == other and metrics["samples"] == 8 and metrics["lag_mean"] == 2.0
     for (name, a), (_, b) in zip(one.published().items(), two.published().items()):
         assert (a == b).all(), name
     nothing = line_batch()
     nothing["valid"][:] = False
-    assert one.apply(nothing, 4, 0)["samples"] == 0 and counters.updates == 4 and counters.env_steps == 36
+    assert (
+        one.apply(nothing, {"train": 4}, 0)["samples"] == 0
+        and counters.updates == 4
+        and counters.env_steps == 36
+    )
 
 
 def test_replay_steps_grow_with_the_table():
     feed = Regression().feed.model_copy(update={"unit": "step"})
-    trainer = Trainer(Regression(feed), feed, device="cpu", seed=5, total_steps=100)
+    trainer = Trainer(Regression(feed), {"train": feed}, device="cpu", seed=5, total_steps=100)
     batch = line_batch()
     batch["num_steps"][:] = 2
-    trainer.apply(batch, 1, 100)
+    trainer.apply(batch, {"train": 1}, 100)
     assert trainer.counters.env_steps == 200
     batch["num_steps"][:] = 3
-    trainer.apply(batch, 2, 110)
+    trainer.apply(batch, {"train": 2}, 110)
     assert (trainer.counters.env_steps, trainer.counters.table_steps) == (230, 110)
 
 
@@ -212,7 +216,7 @@ def test_frozen_roles_get_no_gradient():
     roles = algorithm.roles()
     roles["critic"].trainable = False
     algorithm.roles = lambda: roles
-    Trainer(algorithm, algorithm.feed, device="cpu", seed=1, total_steps=1)
+    Trainer(algorithm, {"train": algorithm.feed}, device="cpu", seed=1, total_steps=1)
     assert not any(p.requires_grad for p in algorithm.critic.parameters())
 
 

@@ -141,8 +141,8 @@ class World:
             ZmqLink.connect(paths.store_endpoint, run_id),
         )
         learner = Learner(
-            "learner-0", algorithm, algorithm.feed, recipe(**sections), paths, registry=registry, store=store,
-            weights=WeightWriter(paths.weights("policy"), 1 << 12),
+            "learner-0", algorithm, {"train": algorithm.feed}, recipe(**sections), paths,
+            registry=registry, store=store, weights=WeightWriter(paths.weights("policy"), 1 << 12),
         )  # fmt: skip
         learner.start(self.poller)
         return learner
@@ -210,7 +210,11 @@ def test_a_whole_run(world):
     saved = [m for m in world.heard if isinstance(m, CheckpointSaved)]
     assert [(m.final, m.env_steps, m.version) for m in saved] == [(True, 80, [0, 10])]
     tensors, manifest = load_policy_tensors(saved[0].path)
-    assert manifest["applied"] == 10 and EnvSpec.from_data(manifest["spec"]) == SPEC and tensors["num"] == 80
+    assert (
+        manifest["applied"] == {"train": 10}
+        and EnvSpec.from_data(manifest["spec"]) == SPEC
+        and tensors["num"] == 80
+    )
     applied = rows(world.paths.audit / "applied.jsonl")
     assert [line["sequence"] for line in applied] == sorted({line["sequence"] for line in applied})
     runs = [line["rows"] for line in applied]
@@ -226,7 +230,7 @@ def test_resume_goes_on_in_a_new_lineage(world):
     algorithm = Regression()
     second = world.learner(algorithm, run=RunConfig(total_steps=80, audit=True, resume="must"))
     counters = second.trainer.counters
-    assert (counters.version, counters.env_steps, counters.applied) == ((1, 4), 32, 4)
+    assert (counters.version, counters.env_steps, counters.applied) == ((1, 4), 32, {"train": 4})
     assert algorithm.policy.num == 32 and algorithm.running > 1.0
     world.finish(second)
     versions = [tuple(line["version"]) for line in rows(world.paths.audit / "applied.jsonl")]

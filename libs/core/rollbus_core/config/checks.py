@@ -13,7 +13,7 @@ from rollbus_core.config import plugins
 from rollbus_core.config.nearest import hint
 from rollbus_core.config.recipe import Recipe
 from rollbus_core.config.source import COMMAND_LINE, DEFAULT
-from rollbus_core.feed import Feed
+from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_wire import lookup
 from rollbus_wire.errors import BindRefused, RollbusError
 from rollbus_wire.sockets import check_bind
@@ -21,7 +21,7 @@ from rollbus_wire.sockets import check_bind
 #: The services of a run; ``deploy.processes`` lays out each exactly once.
 SERVICES = ("broker", "hub", "actor", "learner")
 #: May be laid out too; else it gets a process of its own once there is something to evaluate.
-OPTIONAL_SERVICES = ("evaluator",)
+OPTIONAL_SERVICES = ("evaluator", "source")
 #: What a policy can offer, for people.
 CAPABILITIES = {
     "log_prob": "log-probabilities of actions",
@@ -29,6 +29,7 @@ CAPABILITIES = {
     "value": "a value function",
     "sample": "a reparameterised sample",
     "token_log_prob": "log-probabilities of tokens",
+    "cloning_loss": "a loss of its own on demonstrated actions",
 }
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
@@ -53,18 +54,59 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
     return [f"{_where(key, origins)}: {text}" for key, text in found]
 
 
-def feed(recipe: Recipe, origins: Origins) -> tuple[Feed | None, list[str]]:
-    """What the algorithm computes from the recipe, or why it cannot."""
-    env, run = recipe.env, recipe.run
+def streams(recipe: Recipe) -> dict[str, Feed]:
+    """Stream -> feed, the main one first. Raises `ValueError` where settings do not go together."""
+    env = recipe.env
+    found: dict[str, Feed] = recipe.algorithm.feeds(
+        num_envs=env.num_envs, num_slices=env.num_slices, deterministic=recipe.run.deterministic
+    )
+    return {name: feed.offered(recipe.policy.offers) for name, feed in found.items()}
+
+
+def feeds(recipe: Recipe, origins: Origins) -> tuple[dict[str, Feed], list[str]]:
+    """Stream -> feed, as the algorithm computes them from the recipe, or why it cannot."""
+    env = recipe.env
     try:
-        result: Feed = recipe.algorithm.feed(
-            num_envs=env.num_envs, num_slices=env.num_slices, deterministic=run.deterministic
-        )
+        result = streams(recipe)
     except ValueError as error:
         given = f"env.num_envs = {env.num_envs}, env.num_slices = {env.num_slices}"
         where, others = _blame(str(error), origins)
-        return None, [f"{where}: algorithm {recipe.algorithm.name!r} with {given}: {error}{others}"]
-    return result.offered(recipe.policy.offers), []
+        return {}, [f"{where}: algorithm {recipe.algorithm.name!r} with {given}: {error}{others}"]
+    return result, [f"{_where(key, origins)}: {text}" for key, text in _data(recipe, result, origins)]
+
+
+def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterator[tuple[str, str]]:
+    """Every table has somebody who fills it, and a run that collects nothing has an end."""
+    tables = [name for name in feeds if name != TRAINING_TABLE]
+    sources, name = recipe.data.sources, recipe.algorithm.name
+    for source in sources:
+        if source.table and source.table not in tables:
+            known = ", ".join(tables) or "none"
+            yield (
+                "data.sources",
+                f"table {source.table!r} of {source.path} is not one that data can fill for algorithm "
+                f"{name!r} ({known}){hint(source.table, tables)}",
+            )
+    if sources and not tables:
+        yield "data.sources", f"has no effect, because algorithm {name!r} learns from no data set"
+    for table in tables:
+        if not any(source.table in ("", table) for source in sources):
+            yield (
+                "data.sources",
+                f"nothing fills table {table!r}, which algorithm {name!r} learns from; give the folder of a "
+                "dataset (rollbus collect makes one)",
+            )
+    if TRAINING_TABLE in feeds:
+        return
+    if not recipe.run.total_updates:
+        yield (
+            "run.total_updates",
+            f"is 0, but algorithm {name!r} only learns from data, so no steps end the run; set it",
+        )
+    for key in ("run.total_steps", "eval.every_steps", "checkpoint.every_steps"):
+        if origins.get(key, DEFAULT) != DEFAULT:
+            other = key.replace("steps", "updates")
+            yield key, f"has no effect, because algorithm {name!r} collects no steps; set {other}"
 
 
 def _blame(text: str, origins: Origins) -> tuple[str, str]:
@@ -102,6 +144,9 @@ def _where(key: str, origins: Origins) -> str:
 def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
     offers, requires = recipe.policy.offers, recipe.algorithm.requires
     missing = sorted(requires - offers)
+    either = recipe.algorithm.requires_one_of
+    if not missing and either and not either & offers:
+        missing = [sorted(either)[0]]
     if missing:
         wanted = " and ".join(f"{CAPABILITIES.get(name, name)} ({name})" for name in missing)
         yield (
@@ -155,7 +200,7 @@ def _determinism(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _evaluation(recipe: Recipe) -> Iterator[tuple[str, str]]:
     stop, evaluation = recipe.stop_when, recipe.eval
-    if stop.eval_return is not None and not evaluation.every_steps:
+    if stop.eval_return is not None and not (evaluation.every_steps or evaluation.every_updates):
         yield (
             "stop_when.eval_return",
             "needs evaluations during training, but eval.every_steps is 0; set eval.every_steps",
@@ -240,7 +285,11 @@ def _without_effect(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str
         ("env.workers", env.placement == "workers", f"{placed}; set env.placement: workers"),
         ("env.listen", env.placement == "dial_in", f"{placed}; set env.placement: dial_in"),
         ("eval.listen", env.placement == "dial_in", f"{placed}; set env.placement: dial_in"),
-        ("eval.start_return", evaluation.every_steps > 0, "eval.every_steps is 0; set eval.every_steps"),
+        (
+            "eval.start_return",
+            evaluation.every_steps + evaluation.every_updates > 0,
+            "eval.every_steps is 0; set eval.every_steps",
+        ),
         ("stop_when.episodes", stop.eval_return is not None, "stop_when.eval_return is not set; set it"),
     )
     for key, has_effect, reason in rules:

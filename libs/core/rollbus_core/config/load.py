@@ -25,7 +25,7 @@ from rollbus_core.config.recipe import SECTIONS, AnySection, Recipe, recipe_mode
 from rollbus_core.config.settings import gather
 from rollbus_core.config.source import DEFAULT, Setting, plain
 from rollbus_core.config.values import as_declared
-from rollbus_core.feed import Feed
+from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_wire.errors import ConfigError, MissingPackage, RollbusError
 
 __all__ = ["PLUGIN_PACKAGES", "RENAMED", "Resolved", "load", "load_resolved"]
@@ -41,10 +41,20 @@ class Resolved:
     recipe: Recipe
     #: Dotted key -> "recipes/x.yaml:12", "command line" or "default".
     origins: dict[str, str]
-    #: What actors record and what one update consumes.
-    feed: Feed
+    #: Stream -> what is recorded and what one update consumes of it; the main one first.
+    feeds: dict[str, Feed]
     #: The file it was loaded from.
     path: Path = dataclass_field(default=Path(), compare=False)
+
+    @property
+    def feed(self) -> Feed:
+        """Of the main stream."""
+        return next(iter(self.feeds.values()))
+
+    @property
+    def online(self) -> bool:
+        """Whether actors collect; else a run is a broker, sources, a learner and evaluations."""
+        return TRAINING_TABLE in self.feeds
 
     def to_yaml(self) -> str:
         """Every setting with its value, its origin as a comment."""
@@ -67,15 +77,15 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, check_packages: boo
         raise ConfigError("\n".join(problems))
     origins = _origins(recipe, settings)
     problems = checks.problems(recipe, origins)
-    feed = None
+    feeds: dict[str, Feed] = {}
     if not problems:
-        feed, problems = checks.feed(recipe, origins)
+        feeds, problems = checks.feeds(recipe, origins)
     missing = checks.missing_packages(recipe, origins) if check_packages else []
-    if problems or feed is None:
+    if problems:
         raise ConfigError("\n".join(problems + missing))
     if missing:
         raise MissingPackage("\n".join(missing))
-    return Resolved(recipe, origins, feed, Path(path))
+    return Resolved(recipe, origins, feeds, Path(path))
 
 
 def load_resolved(path: str | Path, overrides: Sequence[str] = ()) -> Resolved:

@@ -34,6 +34,10 @@ class RunConfig(Section):
     name: str = option("", "Name of the run folder under runs/; empty: recipe name and time.")
     seed: int = option(1, "Seed of everything: episodes, exploration, initial weights.", ge=0, le=MAX_SEED)
     total_steps: int = option(100_000, "Environment steps to train for.", "steps", ge=1)
+    total_updates: int = option(
+        0, "Updates to train for, whatever the steps; 0: no limit. Needed where nothing is collected.",
+        "updates", ge=0,
+    )  # fmt: skip
     wall_limit_s: float = option(0.0, "Stop after this long; 0: no limit.", "s", ge=0)
     deterministic: bool = option(
         False, "Bit-identical repeats: lag 0, fixed batches, sorted chunks, one thread."
@@ -127,6 +131,7 @@ class EvalConfig(Section):
     """Evaluation during and after training."""
 
     every_steps: int = option(0, "Evaluate a checkpoint about this often; 0: only at the end.", "steps", ge=0)
+    every_updates: int = option(0, "The same counted in updates; 0: never.", "updates", ge=0)
     episodes: int = option(20, "Episodes of one evaluation.", "episodes", ge=1)
     num_envs: int = option(20, "Rows that run at once; does not change results.", "rows", ge=1)
     seed: int = option(1, "Seed of the episode list, apart from training's.", ge=0, le=MAX_SEED)
@@ -135,6 +140,24 @@ class EvalConfig(Section):
     )
     start_return: float | None = option(None, "Evaluate only once the training return reaches this.")
     listen: str = option("", "With env.placement dial_in: address where environments for evaluation dial in.")
+
+
+class DataSource(Section):
+    """One data set that fills tables."""
+
+    path: str = option(
+        ..., "Folder of a LeRobot dataset of version 3, from where the command runs.", min_length=1
+    )
+    table: str = option("", "The table that it fills; empty: every one that no actor fills.")
+    keys: dict[str, str] = option({}, "Observation -> feature, where it is not observation.<name>.")
+    episodes: int = option(0, "Use only the first so many episodes; 0: all.", "episodes", ge=0)
+    successful_only: bool = option(False, "Use only episodes that succeeded.")
+
+
+class DataConfig(Section):
+    """Data sets on disk that the algorithm learns from, see docs/data.md."""
+
+    sources: list[DataSource] = option([], "Data sets, each a mapping: path, table, keys, episodes, ...")
 
 
 class StopConfig(Section):
@@ -150,6 +173,7 @@ class CheckpointConfig(Section):
     every_steps: int = option(
         0, "Save about this often; 0: only by time, for evaluations and at the end.", "steps", ge=0
     )
+    every_updates: int = option(0, "The same counted in updates; 0: never.", "updates", ge=0)
     every_s: float = option(
         60.0, "Save at least this often, so that a killed learner loses no more; 0: never by time.", "s", ge=0
     )

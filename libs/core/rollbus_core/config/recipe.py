@@ -12,6 +12,7 @@ from rollbus_core.config.models import (
     ActorConfig,
     BrokerConfig,
     CheckpointConfig,
+    DataConfig,
     DeployConfig,
     EnvConfig,
     EvalConfig,
@@ -35,6 +36,7 @@ class Recipe(Section):
     algorithm: Any
     actor: ActorConfig = Field(default_factory=ActorConfig)
     learner: LearnerConfig = Field(default_factory=LearnerConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
     broker: BrokerConfig = Field(default_factory=BrokerConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     stop_when: StopConfig = Field(default_factory=StopConfig)

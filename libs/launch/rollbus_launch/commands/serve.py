@@ -18,7 +18,7 @@ from rollbus_wire.errors import ConfigError
 
 #: How long a service without a configuration of its own waits for another to bring it.
 CONFIG_WAIT_S = 30.0
-ROLES = ("broker", "hub", "actor", "learner", "evaluator")
+ROLES = ("broker", "source", "hub", "actor", "learner", "evaluator")
 
 
 def add_parser(subparsers: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from rollbus_core.config.load import Resolved, load, load_resolved
 from rollbus_core.cores import num_cores
 from rollbus_core.paths import RunPaths, remove_dead
-from rollbus_launch import auto_layout
+from rollbus_launch import auto_layout, build
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, write_summary
@@ -63,6 +63,7 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
     remove_dead()
     if (paths.runtime / "alive").exists():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
+    check_data(chosen)
     paths.create()
     try:
         session = _run_session(chosen, paths, recipe.stem, choice.reason)
@@ -73,7 +74,7 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
         paths,
         wall_s=time.monotonic() - started,
         stopped_by=session.stopped_by,
-        total_steps=resolved.recipe.run.total_steps,
+        run=resolved.recipe.run,
     )
     _say_where(paths, summary)
     return summary, paths
@@ -101,8 +102,12 @@ def _run_session(resolved: Any, paths: RunPaths, title: str, reason: str) -> Ses
     with paths.alive():
         paths.config.write_text(resolved.to_yaml())
         _point_latest(paths)
-        with Display(f"{title} -> {paths.root}", resolved.recipe.run.total_steps) as display:
-            display.note(resolved.feed.summary)
+        run, title = resolved.recipe.run, f"{title} -> {paths.root}"
+        goal = (run.total_steps, "steps") if resolved.online else (run.total_updates, "updates")
+        with Display(title, *goal) as display:
+            for feed in resolved.feeds.values():
+                if feed.summary:
+                    display.note(feed.summary)
             if reason:
                 display.note(reason)
             last = paths.checkpoints / "last"
@@ -113,6 +118,18 @@ def _run_session(resolved: Any, paths: RunPaths, title: str, reason: str) -> Ses
                 signal.signal(number, session.request_stop)
             session.run()
     return session
+
+
+def check_data(resolved: Any) -> None:
+    """Data sets are there and are what the algorithm can use, before a process starts."""
+    if resolved.recipe.data.sources:
+        from rollbus_core.datasets.parts import parts
+
+        found = parts(resolved.recipe.data, resolved.feeds)
+        if not resolved.online:
+            spec = build.offline_spec(resolved.recipe)
+            for part in sum(found.values(), []):
+                part.fitted(spec)
 
 
 def _seeds(text: str) -> list[int]:
@@ -139,10 +156,9 @@ def _say_where(paths: RunPaths, summary: dict[str, Any]) -> None:
         "dashboard": f"tensorboard --logdir {paths.tensorboard}",
         "summary": paths.summary,
     }
-    print(
-        f"{summary.get('env_steps', 0):,} steps in {summary['wall_s']:.1f} s, "
-        f"{summary.get('env_steps_per_s') or 0:,.0f} steps/s while training, "
-        f"ended by {summary['stopped_by']}"
-    )
+    steps = summary.get("env_steps", 0)
+    done = f"{steps:,} steps" if steps else f"{summary.get('updates', 0):,} updates"
+    speed = f", {summary.get('env_steps_per_s') or 0:,.0f} steps/s while training" if steps else ""
+    print(f"{done} in {summary['wall_s']:.1f} s{speed}, ended by {summary['stopped_by']}")
     for label, value in lines.items():
         print(f"{label:>11}: {value}")

@@ -1,7 +1,8 @@
 """Off-policy: chunks stay until there is no room; steps are drawn uniformly.
 
 The limiter holds both sides to one ratio: update u needs ``target(u)`` steps committed, and tickets
-are granted while no more than ``target(u + 1)`` are begun.
+are granted while no more than ``target(u + 1)`` are begun. Where ``steps_per_update`` is 0 no ratio is kept:
+the table is filled as fast as its source can.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ReplayTable(Table):
 
     def place(self, slice: str, num_rows: int, asked: int) -> Grant | None:
         begun = self.total_steps + self._begun
-        if begun > self.target(self.updates + 1):
+        if self.config.steps_per_update and begun > self.target(self.updates + 1):
             return None
         mode = "random" if begun < self.config.random_steps else "sample"
         return Grant(asked, 0, Version(), mode)

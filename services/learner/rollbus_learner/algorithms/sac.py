@@ -103,8 +103,8 @@ class SAC(Algorithm):
         super().__init__(config, spec, policy, feed)
         if spec.action.kind != "continuous":
             raise ConfigError(
-                f"algorithm.name: sac needs continuous actions, those of {spec.name} are {spec.action.kind}; "
-                "use ppo"
+                f"algorithm.name: {config.name} needs continuous actions, those of {spec.name} are "
+                f"{spec.action.kind}; use ppo"
             )
         self._try_a_sample()
         wanted = config.target_entropy
@@ -117,7 +117,8 @@ class SAC(Algorithm):
         policy = cast("Policy", self.policy)
         if policy.spec.state != "none":
             raise ConfigError(
-                "algorithm.name: sac replays single steps; use a policy without recurrent state"
+                f"algorithm.name: {self.config.name} replays single steps; use a policy without "
+                "recurrent state"
             )
         frames = () if policy.spec.frame_stack == 1 else (policy.spec.frame_stack,)
         batch = {
@@ -189,8 +190,9 @@ class SAC(Algorithm):
         with torch.no_grad():
             action, log_prob = sample(roles["policy"], batch, "next_")
             alpha = log_alpha(roles).exp()
-            best = values(roles, "target", batch, action, "next_obs/").amin(0)
-            target = batch["decision_reward"] + batch["discount"] * (best - alpha * log_prob)
+            heads = values(roles, "target", batch, action, "next_obs/")
+            following = self.next_value(heads, alpha * log_prob)
+            target = batch["decision_reward"] + batch["discount"] * following
             taken = cast("Policy", roles["policy"]).squash(batch["action"])
         q = values(roles, "critic", batch, taken, "obs/")
         valid = masked.valid_mask(batch)
@@ -203,13 +205,21 @@ class SAC(Algorithm):
             },
         )
 
+    def next_value(self, heads: Tensor, entropy_cost: Tensor) -> Tensor:
+        """V [B] of the next state from the target's Q [M, B] and ``alpha log pi`` [B]."""
+        return heads.amin(0) - entropy_cost
+
+    def policy_value(self, heads: Tensor) -> Tensor:
+        """What the policy maximises [B], from the critic's Q [M, B]."""
+        return heads.amin(0)
+
     def policy_loss(self, roles: Roles, batch: Batch) -> Loss:
         """``alpha log pi - min Q``, and ``-log_alpha sg(log pi + H)`` for the temperature."""
         from rollbus_learner import masked
 
         action, log_prob = sample(roles["policy"], batch, "")
         alpha = log_alpha(roles).exp().detach()
-        best = values(roles, "critic", batch, action, "obs/").amin(0)
+        best = self.policy_value(values(roles, "critic", batch, action, "obs/"))
         valid = masked.valid_mask(batch)
         terms = {"policy_loss": masked.total(alpha * log_prob - best, valid)}
         if self.auto_alpha:

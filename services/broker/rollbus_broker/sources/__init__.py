@@ -1,0 +1,1 @@
+"""Sources fill tables with data from disk, as actors do with what they collect."""

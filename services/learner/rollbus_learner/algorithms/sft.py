@@ -1,0 +1,129 @@
+"""Supervised learning from demonstrations: behaviour cloning (Pomerleau 1989, ALVINN).
+
+The loss is ``-log pi(a | o)`` of what was executed, or the policy's own ``cloning_loss`` where it has one
+(flow matching, denoising, L1 of a chunk). Where it differs from common code:
+- observation statistics are gathered from the batches as they come, as everywhere in Rollbus, not
+  beforehand over the whole data set;
+- the log-prob is in the units that the policy scores; actions at the bounds of a squashed Gaussian are
+  moved inside a little (`from_env_action`), else their log-prob would be infinite;
+- a part of the episodes, whole ones, is held back; its loss is reported as ``validation_loss``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from rollbus_core.config.models import option
+from rollbus_core.feed import Feed, TableConfig
+from rollbus_core.lazy import lazy_import
+from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step, of_stream
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from rollbus_learner.algorithm import Batch, Roles
+    from rollbus_policies.base import Policy
+    from rollbus_wire.spec import EnvSpec
+else:
+    torch = lazy_import("torch")
+
+needs = ("torch",)
+
+#: The table of the demonstrations, and that of those held back.
+DEMOS, VALIDATION = "demos", "validation"
+
+
+class Config(AlgorithmConfig):
+    """Settings of supervised learning."""
+
+    requires_one_of: ClassVar[frozenset[str]] = frozenset({"log_prob", "cloning_loss"})
+
+    name: str = "sft"
+    batch_size: int = option(256, "Decisions of one gradient step.", ge=1)
+    steps_per_update: int = option(10, "Gradient steps of one update.", ge=1)
+    learning_rate: float = option(1e-3, "Step size.", gt=0)
+    max_grad_norm: float = option(1.0, "Gradient norm limit; 0: none.", ge=0)
+    validation: float = option(0.1, "Part of the episodes that is held back; 0: none.", ge=0, lt=1)
+    validation_every: int = option(10, "Updates between two validations.", "updates", ge=1)
+    validation_size: int = option(1024, "Decisions of one validation.", ge=1)
+    num_steps: int = option(64, "Decisions of one chunk on its way to the table.", "decisions", ge=1)
+    max_bytes: int = option(4 << 30, "Bytes each table may take.", "bytes", ge=1 << 20)
+
+    def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
+        """Uniform draws of demonstrated decisions."""
+        return Feed(
+            table=TableConfig(sampler="replay", max_bytes=self.max_bytes),
+            num_decisions=self.num_steps, unit="step", num_batches=self.steps_per_update,
+            batch_size=self.batch_size, part=(0.0, 1.0 - self.validation),
+            summary=f"one update = {self.steps_per_update} gradient steps on {self.batch_size} demonstrated "
+            f"decisions each; {self.validation:.0%} of the episodes are held back",
+        )  # fmt: skip
+
+    def feeds(self, *, num_envs: int, num_slices: int, deterministic: bool) -> dict[str, Feed]:
+        """Demonstrations, and those held back."""
+        demos = self.feed(num_envs=num_envs, num_slices=num_slices, deterministic=deterministic)
+        if not self.validation:
+            return {DEMOS: demos}
+        held_back = {
+            "num_batches": 1, "batch_size": self.validation_size, "every": self.validation_every,
+            "part": (1.0 - self.validation, 1.0), "summary": "",
+        }  # fmt: skip
+        return {DEMOS: demos, VALIDATION: demos.model_copy(update=held_back)}
+
+
+class SFT(Algorithm):
+    """One network, one loss."""
+
+    def __init__(self, config: Config, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+        super().__init__(config, spec, policy, feed)
+        offers = getattr(getattr(policy, "config", None), "offers", ())
+        self._want = "cloning_loss" if "cloning_loss" in offers else "log_prob"
+
+    def roles(self) -> dict[str, Role]:
+        """The policy alone."""
+        return {"policy": Role(self.policy)}
+
+    def plan(self) -> Plan:
+        """The drawn minibatches, one after the other."""
+        return Plan(batch_size=self.config.batch_size, ordered=True)
+
+    def steps(self) -> list[Step]:
+        """Cloning."""
+        config = self.config
+        return [Step("policy", ("policy",), self.loss, config.learning_rate, clip=config.max_grad_norm)]
+
+    def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
+        """Observation statistics of the first batch, before it is learned from; the validation loss."""
+        if not progress.updates:
+            self.after_update(batch, roles, {})
+        held_back = of_stream(batch, VALIDATION)
+        if not held_back:
+            return {}
+        with torch.no_grad():
+            terms = self.loss(roles, held_back).terms["cloning_loss"]
+        return {"validation_loss": float(terms[0]) / max(1.0, float(terms[1]))}
+
+    def loss(self, roles: Roles, batch: Batch) -> Loss:
+        """Mean over valid decisions."""
+        from rollbus_learner import masked
+
+        found = roles["policy"](batch, (self._want,))[self._want]
+        loss = found if self._want == "cloning_loss" else -found
+        return Loss({"cloning_loss": masked.total(loss, masked.valid_mask(batch))})
+
+    def after_update(self, batch: Batch, roles: Roles, metrics: Mapping[str, float]) -> None:
+        """Observation statistics, once per update."""
+        seen = {name: column for name, column in batch.items() if name.startswith("obs/")}
+        cast("Policy", roles["policy"]).update_normaliser(seen, batch["valid"])
+
+    def publish(self, roles: Roles) -> dict[str, Tensor]:
+        """The policy; actors need no critic."""
+        tensors = roles["policy"].state_dict()
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("critic.")}
+
+
+def make(config: Config, spec: EnvSpec, policy: nn.Module, feed: Feed) -> SFT:
+    """The algorithm for one learner."""
+    return SFT(config, spec, policy, feed)
