@@ -10,6 +10,7 @@ import torch
 
 from rollbus_core import rng
 from rollbus_policies import base
+from rollbus_policies._executed import executed
 from rollbus_wire import lookup
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
@@ -36,7 +37,11 @@ SPECS = {
         groups=PRIVILEGED,
     ),
 }
-SETTINGS = [{}, {"normalise_obs": True, "critic": "shared"}, {"critic": "own"}]
+SETTINGS = [
+    {},
+    {"normalise_obs": True, "critic": "shared", "chunk": 3, "execute": 2},
+    {"critic": "own", "chunk": 1},
+]
 
 
 def observations(spec, lead, frame_stack, seed=0):
@@ -149,7 +154,9 @@ def test_shapes_and_dtypes(case):
         act, spec = case.act(mode), case.spec.action
         dtype, shape = case.policy.spec.action
         assert act.action.shape == (ROWS, *shape) and act.action.dtype == dtype
-        assert act.env_action.shape == (ROWS, *spec.shape) and act.env_action.dtype == spec.dtype
+        made = case.policy.spec
+        several = (made.execute,) if made.chunk > 1 else ()
+        assert act.env_action.shape == (ROWS, *several, *spec.shape) and act.env_action.dtype == spec.dtype
         for name, (extra_dtype, extra_shape) in case.policy.spec.extras.items():
             assert act.extras[name].shape == (ROWS, *extra_shape)
             assert act.extras[name].dtype == extra_dtype and np.isfinite(act.extras[name]).all()
@@ -202,7 +209,10 @@ def test_act_and_forward_agree(case):
         act = case.act(mode, want)
         scored = case.score(act, want)
         for name in want:
-            assert np.array_equal(scored[name].detach().numpy(), act.extras[name]), (mode, name)
+            acted = act.extras[name]
+            if name == "log_prob" and case.policy.spec.chunk > 1:
+                acted = executed(torch.from_numpy(acted), None).numpy()
+            assert np.array_equal(scored[name].detach().numpy(), acted), (mode, name)
 
 
 @every_case

@@ -64,14 +64,16 @@ class QEnsemble(nn.Module):
         activation: str = "relu",
         group: str = "policy",
         layer_norm: bool = False,
+        num_actions: int = 1,
     ) -> None:
+        """``num_actions``: executed ones of a decision, which it takes side by side."""
         super().__init__()
         if spec.action.kind != "continuous":
             raise SpecError(f"{spec.name}: Q(s, a) needs continuous actions, these are {spec.action.kind}")
         self.num_heads = num_heads
         self._inputs = VectorInput(spec, group_keys(spec, group), frame_stack)
         self._activation, self._action_dims = ACTIVATIONS[activation], len(spec.action.shape)
-        sizes = [self._inputs.size + spec.action.size, *hidden]
+        sizes = [self._inputs.size + num_actions * spec.action.size, *hidden]
         self.layers = nn.ModuleList(_EnsembleLinear(num_heads, a, b) for a, b in zip(sizes, sizes[1:]))
         self.output = _EnsembleLinear(num_heads, sizes[-1], 1)
         self.norms = nn.ParameterList()
@@ -112,8 +114,9 @@ class QEnsemble(nn.Module):
 
 
 def make_q(
-    config: Any, spec: EnvSpec, num_heads: int, frame_stack: int = 1, *, layer_norm: bool = False
-) -> QEnsemble:
+    config: Any, spec: EnvSpec, num_heads: int, frame_stack: int = 1, *, layer_norm: bool = False,
+    num_actions: int = 1,
+) -> QEnsemble:  # fmt: skip
     """`QEnsemble` with ``config.critic_hidden`` and, where ``config`` states it, its ``critic_group``."""
     return QEnsemble(
         spec,
@@ -122,4 +125,5 @@ def make_q(
         frame_stack=frame_stack,
         group=getattr(config, "critic_group", "policy"),
         layer_norm=layer_norm,
+        num_actions=num_actions,
     )

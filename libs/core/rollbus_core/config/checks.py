@@ -29,6 +29,7 @@ CAPABILITIES = {
     "value": "a value function",
     "sample": "a reparameterised sample",
     "token_log_prob": "log-probabilities of tokens",
+    "cloning_loss": "a loss against demonstrated actions",
 }
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
@@ -100,7 +101,13 @@ def _where(key: str, origins: Origins) -> str:
 
 
 def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    offers, requires = recipe.policy.offers, recipe.algorithm.requires
+    offers, requires, lacks = recipe.policy.offers, recipe.algorithm.requires, recipe.policy.lacks()
+    for name in sorted(requires & offers & set(lacks)):
+        yield (
+            "policy.name",
+            f"algorithm {recipe.algorithm.name!r} needs {CAPABILITIES.get(name, name)} ({name}); "
+            f"{lacks[name]}",
+        )
     missing = sorted(requires - offers)
     if missing:
         wanted = " and ".join(f"{CAPABILITIES.get(name, name)} ({name})" for name in missing)
@@ -113,6 +120,13 @@ def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _arrangement(recipe: Recipe) -> Iterator[tuple[str, str]]:
     env = recipe.env
+    num_executed = getattr(recipe.policy, "num_executed", 1)
+    if env.action_repeat > 1 and num_executed > 1:
+        yield (
+            "env.action_repeat",
+            f"{env.action_repeat} steps per action, but the policy decides {num_executed} actions at once; "
+            "set env.action_repeat=1 or policy.execute=1",
+        )
     if env.num_envs % env.num_slices:
         yield (
             "env.num_envs",

@@ -108,7 +108,11 @@ class SAC(Algorithm):
             )
         self._try_a_sample()
         wanted = config.target_entropy
-        self.target_entropy = -float(spec.action.size) if wanted == "auto" else float(wanted)
+        self.target_entropy = (
+            -float(spec.action.size * cast("Policy", policy).spec.execute)
+            if wanted == "auto"
+            else float(wanted)
+        )
         self.auto_alpha = config.alpha == "auto"
         self._roles: dict[str, Role] = {}
 
@@ -125,7 +129,7 @@ class SAC(Algorithm):
             for key, array in self.spec.observation.items()
         }
         with torch.no_grad():
-            sample(self.policy, batch | {"noise": torch.zeros(1, self.spec.action.size)}, "")
+            sample(self.policy, batch | {"noise": torch.zeros(1, policy.spec.noise)}, "")
 
     def roles(self) -> dict[str, Role]:
         """policy, critic, target (the critic's moving average), alpha; the same ones at each call."""
@@ -146,8 +150,11 @@ class SAC(Algorithm):
         """``critic(batch, action in [-1, 1], prefix, normalisers) -> [M, B]`` over ``prefix<key>``."""
         from rollbus_policies._critics import make_q
 
-        config, frames = self.config, cast("Policy", self.policy).spec.frame_stack
-        return make_q(config, self.spec, config.num_critics, frames, layer_norm=config.critic_layer_norm)
+        config, policy = self.config, cast("Policy", self.policy).spec
+        return make_q(
+            config, self.spec, config.num_critics, policy.frame_stack, layer_norm=config.critic_layer_norm,
+            num_actions=policy.execute,
+        )  # fmt: skip
 
     def plan(self) -> Plan:
         """The drawn minibatches, one after the other."""
@@ -177,7 +184,7 @@ class SAC(Algorithm):
         batch["decision_reward"] = (executed * gamma**place).sum(-1)
         batch["discount"] = gamma ** n.to(reward.dtype) * (~batch["terminated"]).to(reward.dtype)
         batch["valid"] = batch["valid"] & ~batch["interrupted"]
-        shape = (len(n), self.spec.action.size)
+        shape = (len(n), cast("Policy", self.policy).spec.noise)
         batch["noise"] = torch.randn(shape, device=reward.device)
         batch["next_noise"] = torch.randn(shape, device=reward.device)
         return {}
