@@ -11,6 +11,12 @@ from rollbus_policies.base import PolicyConfig
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
 
+def check_width(width: int, num_heads: int) -> None:
+    """Raise ValueError unless heads can share ``width`` and sines and cosines halve it."""
+    if width % num_heads or width % 2:
+        raise ValueError(f"width {width} is no even multiple of num_heads {num_heads}; change one")
+
+
 class ChunkConfig(PolicyConfig):
     """A policy whose decisions may hold several actions."""
 

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import group_keys, is_vector, to_tensor
-from rollbus_policies.base import PolicySpec
+from rollbus_policies.base import Mode, PolicySpec
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
+
+MODES = ("sample", "mode", "random")
 
 
 class Observing(nn.Module):
@@ -73,6 +75,17 @@ class Observing(nn.Module):
         """Raise `SpecError` if it was made without its critic."""
         if self.critic is None:
             raise SpecError("a value was asked of a policy that was made without its critic (critic=False)")
+
+
+def rows_in(mode: Mode | list[Mode], name: Mode, num_rows: int) -> np.ndarray:
+    """bool [B]: rows that ``mode``, one for all or one per row, puts into mode ``name``."""
+    modes = [mode] * num_rows if isinstance(mode, str) else mode
+    if len(modes) != num_rows:
+        raise SpecError(f"{len(modes)} modes for {num_rows} rows")
+    unknown = set(modes) - set(MODES)
+    if unknown:
+        raise SpecError(f"mode {unknown.pop()!r}; one of {', '.join(MODES)}")
+    return np.array([each == name for each in modes])
 
 
 def of_batch(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,15 +17,13 @@ from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._executed import executed
 from rollbus_policies._heads import ChunkHead, Head, make_head
 from rollbus_policies._networks import OUTPUT_GAIN, apply, exact, linear
-from rollbus_policies._observing import Observing, of_batch, to_array
+from rollbus_policies._observing import MODES, Observing, of_batch, to_array
 from rollbus_policies._samplers import Sampler
 from rollbus_policies._transforms import to_tensor, trunk_input
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_policies.trunk import Trunk, TrunkInput
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
-
-_MODES = ("sample", "mode", "random")
 
 
 class ActorCritic(Observing):
@@ -274,4 +272,4 @@ def _decide_all(head: Head, params: Any, mode: str, seeds: np.ndarray, device: t
         return head.mode(params)
     if mode == "random":
         return to_tensor(head.random(seeds), device)
-    raise SpecError(f"mode {mode!r}; one of {', '.join(_MODES)}")
+    raise SpecError(f"mode {mode!r}; one of {', '.join(MODES)}")
