@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rollbus_policies.base import PolicyConfig
 
@@ -86,3 +86,42 @@ class ActorCriticConfig(ChunkConfig):
     def critic_widths(self) -> list[int]:
         """Widths of the hidden layers of an own critic."""
         return self.critic_hidden or self.hidden
+
+
+class AttentionFields(BaseModel):
+    """Sizes of a policy that encodes observations by attention and decides by an action expert."""
+
+    width: int = Field(64, ge=2, description="Width of a position.")
+    layers: int = Field(2, ge=1, description="Attention blocks over the observations.")
+    expert_layers: int = Field(2, ge=1, description="Attention blocks of the action expert.")
+    num_heads: int = Field(4, ge=1, description="Attention heads; they share the width.")
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        check_width(self.width, self.num_heads)
+        return self
+
+
+class GenerativeConfig(AttentionFields, ChunkConfig):
+    """A policy that makes actions out of noise in several steps."""
+
+    offers: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
+
+    chunk: int = Field(4, ge=1, description="Actions of one decision.")
+    steps: int = Field(4, ge=1, description="Steps from noise to action.")
+    stochastic_steps: Literal["all", "one"] = Field(
+        "all",
+        description="Which steps of a sampled chain add noise and are scored; one: a step drawn per row; "
+        "what later steps owe to the parameters is then left out of the gradient.",
+    )
+    normalise_obs: bool = Field(
+        False, description="Normalise observations by running statistics; images are divided by 255 always."
+    )
+    critic: Literal["own", "shared"] = Field(
+        "own",
+        description="Whether the value function has an encoder of its own or reads the policy's features.",
+    )
+    critic_hidden: list[int] = Field([64], description="Hidden layers of the critic behind its encoder.")
+    critic_group: str = Field(
+        "policy", description="Observation group that an own critic reads: policy, privileged, ..."
+    )

@@ -65,6 +65,15 @@ class Observing(nn.Module):
             keys = {*self.keys, *self.critic_keys}
         return {key: to_tensor(obs[key], device) for key in keys}
 
+    def flattened(self, obs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.Size]:
+        """The observations that are read, with leading dimensions made one, and these dimensions."""
+        stacked, lead, flat = self.spec.frame_stack > 1, torch.Size(), {}
+        for key in sorted({*self.keys, *self.critic_keys} & set(obs)):
+            inner = len(self._env.observation[key].shape) + stacked
+            lead = obs[key].shape[: obs[key].ndim - inner]
+            flat[key] = obs[key].reshape(-1, *obs[key].shape[len(lead) :])
+        return flat, lead
+
     def check_wanted(self, want: Iterable[str]) -> None:
         """Raise `SpecError` for what this policy does not give."""
         unknown = set(want) - self.wants

@@ -6,12 +6,12 @@ the last bit at equal batch shape. A family gives `encode`, its features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._executed import executed
@@ -67,6 +67,10 @@ class ActorCritic(Observing):
         """
         raise NotImplementedError
 
+    def raw(self, features: Tensor, layer: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+        """What the head takes, [..., head.num_params]; ``layer`` applies a linear layer."""
+        return layer(self.output, features)
+
     def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         """V [...]; only called with a critic."""
         raise NotImplementedError
@@ -98,12 +102,11 @@ class ActorCritic(Observing):
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
     ) -> Act:
         """Decide for B rows; see `rollbus_policies.base.Policy.act`."""
-        head, output = self.head, self.output
-        device = output.weight.device
+        head, device = self.head, self.output.weight.device
         tensors = self.observed(obs, ask.want, device)
         before = to_tensor(self._checked_state(state, len(seeds)), device) if self.spec.state_size else None
         features, after = self.encode(tensors, before, None)
-        params = head(apply(output, features))
+        params = head(self.raw(features, apply))
         action = self._decide(params, ask.mode, seeds, device)
         extras = {
             name: to_array(self._extra(name, params, action, tensors, features), device) for name in ask.want
@@ -126,7 +129,7 @@ class ActorCritic(Observing):
         features, _ = self._encoded(obs, batch.get("state"), batch.get("start"))
         result: dict[str, Tensor] = {}
         if set(want) - {"value", "features"}:
-            result = self._of_head(self.head(exact(self.output, features)), batch, want)
+            result = self._of_head(self.head(self.raw(features, exact)), batch, want)
         if "value" in want:
             self.need_critic()
             result["value"] = self.value(obs, features)
@@ -192,7 +195,7 @@ class ActorCritic(Observing):
         """What `describe` describes: "params", "value", "state" of inputs "obs/<key>" and "state"."""
         obs = {key[4:]: tensor for key, tensor in inputs.items() if key.startswith("obs/")}
         features, after = self.encode(obs, inputs.get("state"), None)
-        result = {"params": apply(self.output, features)}
+        result = {"params": self.raw(features, apply)}
         if value:
             self.need_critic()
             result["value"] = self.value(obs, features)
