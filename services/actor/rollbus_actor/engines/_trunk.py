@@ -22,9 +22,9 @@ PROBE_ROWS, PROBE_TOLERANCE = 2, 1e-3
 
 def no_trunk(policy: Any) -> str:
     """Why ``policy`` runs in torch only; "" if it describes its trunk and samples outside of torch."""
-    if not all(hasattr(policy, name) for name in ("describe", "infer", "sampler")):
-        return "the policy does not describe its trunk"
-    return str(policy.spec.no_trunk)
+    described = all(hasattr(policy, name) for name in ("describe", "infer", "sampler"))
+    reason: str = policy.spec.no_trunk
+    return reason or ("" if described else "the policy does not describe its trunk")
 
 
 class TrunkEngine(WeightHolder):

@@ -10,7 +10,6 @@ Where it differs from the paper and from cleanrl:
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
@@ -19,6 +18,7 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step
+from rollbus_learner.averaging import average_of, follow
 from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class SAC(Algorithm):
             self._roles = {
                 "policy": Role(self.policy),
                 "critic": Role(critic),
-                "target": Role(copy.deepcopy(critic).requires_grad_(False), trainable=False),
+                "target": average_of(critic),
                 "alpha": Role(alpha, trainable=self.auto_alpha),
             }
         return self._roles
@@ -265,14 +265,6 @@ def values(roles: Roles, role: str, batch: Batch, action: Tensor, prefix: str) -
 def log_alpha(roles: Roles) -> Tensor:
     """Logarithm of the temperature, a scalar."""
     return cast("Tensor", roles["alpha"].log_alpha)
-
-
-def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Move ``target``'s parameters by ``tau`` towards ``source``'s; buffers are copied."""
-    with torch.no_grad():
-        torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), tau)
-        for to, value in zip(target.buffers(), source.buffers()):
-            to.copy_(value)
 
 
 def make(config: Config, spec: EnvSpec, policy: nn.Module, feed: Feed) -> SAC:
