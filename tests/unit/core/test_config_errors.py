@@ -64,8 +64,8 @@ def test_key_and_value(refuse, text, line):
 
 
 def test_names_that_are_only_a_little_alike_are_not_suggested(refuse):
-    (line,) = refuse(PLUGINS, "policy.layers=[32]")
-    assert line == "command line: unknown key 'policy.layers' (value [32])"
+    (line,) = refuse(PLUGINS, "policy.strata=[32]")
+    assert line == "command line: unknown key 'policy.strata' (value [32])"
 
 
 def test_a_key_the_algorithm_refuses_is_blamed_where_it_was_set(refuse):

@@ -23,7 +23,7 @@ PROBE_ROWS, PROBE_TOLERANCE = 2, 1e-3
 def no_trunk(policy: Any) -> str:
     """Why ``policy`` runs in torch only; "" if it describes its trunk and samples outside of torch."""
     described = all(hasattr(policy, name) for name in ("describe", "infer", "sampler"))
-    reason: str = policy.spec.no_trunk
+    reason: str = getattr(getattr(policy, "spec", None), "no_trunk", "")
     return reason or ("" if described else "the policy does not describe its trunk")
 
 
