@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rollbus_actor.engines._trunk import no_trunk
 from rollbus_actor.engines.base import make_engine
 from rollbus_core import rng
 from rollbus_core.config import plugins
@@ -26,7 +27,7 @@ SPECS = {
     "image": EnvSpec("image", {"obs": ArraySpec("uint8", (8, 8, 3), 0, 255, layout="HWC")}, BOX),
     "tokens": EnvSpec(
         "tokens", {"obs": ArraySpec("int64", (4,), 0, 5, layout="tokens")},
-        ActionSpec("multi_discrete", (2,), num=[6, 6]),
+        ActionSpec("multi_discrete", (2,), num=[6, 6], layout="tokens", end_token=5),
     ),
 }  # fmt: skip
 #: "." makes it a dotted path, as any user's module has.
@@ -168,7 +169,7 @@ def test_auto_serves_it_or_says_why_torch_does(fixed):
     engine = make_engine("auto", fixed.policy, device="cpu")
     engine.pin(Version(0, 1))
     act = engine.act(fixed.obs, fixed.state, base.Ask("sample", ("log_prob",)), fixed.seeds).act
-    reason = fixed.policy.spec.no_trunk
+    reason = no_trunk(fixed.policy)
     if reason:
         assert engine.choice == f"torch_local: {reason}"
         expected = fixed.policy.act(fixed.obs, fixed.state, base.Ask("sample", ("log_prob",)), fixed.seeds)
