@@ -49,7 +49,7 @@ class PolicyService(Service):
         self._expected = {
             key: (np.dtype(array.dtype), (*stack, *array.shape)) for key, array in spec.observation.items()
         }
-        self._state_size = policy.state_size
+        self._state_size, self._chunked = policy.state_size, policy.chunk > 1
         self.num_requests = self.num_rows = self.num_passes = 0
         #: Requests that broke the spec, and answers that nobody was there for.
         self.refused = self.unanswered = 0
@@ -127,7 +127,8 @@ class PolicyService(Service):
         for request in requests:
             rows = slice(start, start + request.num_rows)
             start += request.num_rows
-            answer = Decided(act.env_action[rows], version, None if carry is None else carry[rows])
+            after = None if carry is None else carry[rows]
+            answer = Decided(act.env_action[rows], version, after, self._chunked)
             self._send(answer, request.peer, request.id)
         self.num_requests += len(requests)
         self.num_rows += num_rows

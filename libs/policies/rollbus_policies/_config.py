@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import BaseModel, Field, model_validator
 
 from rollbus_policies.base import PolicyConfig
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
 
-class ActorCriticConfig(PolicyConfig):
+def check_width(width: int, num_heads: int) -> None:
+    """Raise ValueError unless heads can share ``width`` and sines and cosines halve it."""
+    if width % num_heads or width % 2:
+        raise ValueError(f"width {width} is no even multiple of num_heads {num_heads}; change one")
+
+
+class ChunkConfig(PolicyConfig):
+    """A policy whose decisions may hold several actions."""
+
+    chunk: int = Field(1, ge=1, description="Actions of one decision.")
+    execute: int = Field(
+        0, ge=0, description="How many of them are executed before the next decision; 0: all."
+    )
+
+    @model_validator(mode="after")
+    def _executes_what_there_is(self) -> Self:
+        if self.execute > self.chunk:
+            raise ValueError(
+                f"execute {self.execute} is more than the {self.chunk} actions of a decision; raise chunk"
+            )
+        return self
+
+    @property
+    def num_executed(self) -> int:
+        """Actions of one decision that are executed."""
+        return self.execute or self.chunk
+
+
+class ActorCriticConfig(ChunkConfig):
     """A stochastic policy with an optional value function."""
 
-    offers: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value", "sample"})
+    offers: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
 
     hidden: list[int] = Field([64, 64], description="Widths of the hidden layers.")
     activation: Activation = Field("tanh", description="Activation of the hidden layers.")
@@ -22,11 +50,13 @@ class ActorCriticConfig(PolicyConfig):
         "orthogonal",
         description="Initial weights: orthogonal (gain sqrt 2, outputs 0.01, values 1) or torch's own.",
     )
-    head: Literal["auto", "gaussian", "tanh_gaussian"] = Field(
+    head: Literal["auto", "gaussian", "state_gaussian", "tanh_gaussian", "bins"] = Field(
         "auto",
-        description="Distribution of continuous actions: gaussian clips (PPO), tanh_gaussian squashes "
-        "and can be sampled with gradient (SAC); auto: gaussian.",
+        description="Distribution of continuous actions: gaussian clips (PPO), state_gaussian has a "
+        "deviation that depends on the observation, tanh_gaussian squashes and can be sampled with gradient "
+        "(SAC), bins chooses one of num_bins values per dimension; auto: gaussian.",
     )
+    num_bins: int = Field(11, ge=2, description="Values per action dimension of head bins.")
     log_std_init: float = Field(0.0, description="Initial log standard deviation of continuous actions.")
     normalise_obs: bool = Field(
         False, description="Normalise observations by running statistics; images are divided by 255 always."
@@ -46,7 +76,52 @@ class ActorCriticConfig(PolicyConfig):
         "memory for a third more time.",
     )
 
+    def lacks(self) -> dict[str, str]:
+        """Gradients of samples, unless the head has them."""
+        if self.head == "tanh_gaussian":
+            return {}
+        return {"sample": f"head {self.head} gives none; set policy.head: tanh_gaussian"}
+
     @property
     def critic_widths(self) -> list[int]:
         """Widths of the hidden layers of an own critic."""
         return self.critic_hidden or self.hidden
+
+
+class AttentionFields(BaseModel):
+    """Sizes of a policy that encodes observations by attention and decides by an action expert."""
+
+    width: int = Field(64, ge=2, description="Width of a position.")
+    layers: int = Field(2, ge=1, description="Attention blocks over the observations.")
+    expert_layers: int = Field(2, ge=1, description="Attention blocks of the action expert.")
+    num_heads: int = Field(4, ge=1, description="Attention heads; they share the width.")
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        check_width(self.width, self.num_heads)
+        return self
+
+
+class GenerativeConfig(AttentionFields, ChunkConfig):
+    """A policy that makes actions out of noise in several steps."""
+
+    offers: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
+
+    chunk: int = Field(4, ge=1, description="Actions of one decision.")
+    steps: int = Field(4, ge=1, description="Steps from noise to action.")
+    stochastic_steps: Literal["all", "one"] = Field(
+        "all",
+        description="Which steps of a sampled chain add noise and are scored; one: a step drawn per row; "
+        "what later steps owe to the parameters is then left out of the gradient.",
+    )
+    normalise_obs: bool = Field(
+        False, description="Normalise observations by running statistics; images are divided by 255 always."
+    )
+    critic: Literal["own", "shared"] = Field(
+        "own",
+        description="Whether the value function has an encoder of its own or reads the policy's features.",
+    )
+    critic_hidden: list[int] = Field([64], description="Hidden layers of the critic behind its encoder.")
+    critic_group: str = Field(
+        "policy", description="Observation group that an own critic reads: policy, privileged, ..."
+    )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rollbus_policies._networks import ACTIVATIONS, VALUE_GAIN, Mlp, exact, linear
+from rollbus_policies._networks import ACTIVATIONS, OUTPUT_GAIN, VALUE_GAIN, Mlp, exact, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import VectorInput, group_keys
 from rollbus_policies.trunk import Trunk
@@ -33,6 +33,40 @@ class ValueNet(nn.Module):
         """The same as operations of ``trunk`` on value ``x``."""
         x = trunk.add("linear", self.body.describe(trunk, x), self.output.weight, self.output.bias)
         return trunk.add("reshape", x, shape=())
+
+
+class TwoHot(nn.Module):
+    """A distribution over K atoms in [low, high] as a value: two neighbours share what lies between them.
+
+    The value is the mean. Trained by `loss`, a cross-entropy (C51's support, 1707.06887, with the two-hot
+    targets of DreamerV3, 2301.04104); a target beyond the atoms counts as the last one.
+    """
+
+    atoms: Tensor
+
+    def __init__(
+        self, size_in: int, low: float, high: float, num_atoms: int, init: str = "orthogonal"
+    ) -> None:
+        super().__init__()
+        if num_atoms < 2 or low >= high:
+            raise ValueError(f"{num_atoms} atoms from {low} to {high}; it needs two or more, low below high")
+        self.output = linear(size_in, num_atoms, "orthogonal", OUTPUT_GAIN)
+        self.register_buffer("atoms", torch.linspace(low, high, num_atoms), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """V [...] of ``x`` [..., size_in]."""
+        return exact(self.output, x).softmax(-1) @ self.atoms
+
+    def loss(self, x: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy [...] to ``target`` [...]."""
+        return -(self.two_hot(target) * exact(self.output, x).log_softmax(-1)).sum(-1)
+
+    def two_hot(self, target: Tensor) -> Tensor:
+        """Weights [..., K] whose mean over the atoms is ``target`` [...]."""
+        low, high = self.atoms[0], self.atoms[-1]
+        place = (target.clamp(low, high) - low) / (high - low) * (len(self.atoms) - 1)
+        distance = (place.unsqueeze(-1) - torch.arange(len(self.atoms), device=place.device)).abs()
+        return (1.0 - distance).clamp(min=0.0)
 
 
 class _EnsembleLinear(nn.Module):
@@ -64,14 +98,16 @@ class QEnsemble(nn.Module):
         activation: str = "relu",
         group: str = "policy",
         layer_norm: bool = False,
+        num_actions: int = 1,
     ) -> None:
+        """``num_actions``: executed ones of a decision, which it takes side by side."""
         super().__init__()
         if spec.action.kind != "continuous":
             raise SpecError(f"{spec.name}: Q(s, a) needs continuous actions, these are {spec.action.kind}")
         self.num_heads = num_heads
         self._inputs = VectorInput(spec, group_keys(spec, group), frame_stack)
         self._activation, self._action_dims = ACTIVATIONS[activation], len(spec.action.shape)
-        sizes = [self._inputs.size + spec.action.size, *hidden]
+        sizes = [self._inputs.size + num_actions * spec.action.size, *hidden]
         self.layers = nn.ModuleList(_EnsembleLinear(num_heads, a, b) for a, b in zip(sizes, sizes[1:]))
         self.output = _EnsembleLinear(num_heads, sizes[-1], 1)
         self.norms = nn.ParameterList()
@@ -112,8 +148,9 @@ class QEnsemble(nn.Module):
 
 
 def make_q(
-    config: Any, spec: EnvSpec, num_heads: int, frame_stack: int = 1, *, layer_norm: bool = False
-) -> QEnsemble:
+    config: Any, spec: EnvSpec, num_heads: int, frame_stack: int = 1, *, layer_norm: bool = False,
+    num_actions: int = 1,
+) -> QEnsemble:  # fmt: skip
     """`QEnsemble` with ``config.critic_hidden`` and, where ``config`` states it, its ``critic_group``."""
     return QEnsemble(
         spec,
@@ -122,4 +159,5 @@ def make_q(
         frame_stack=frame_stack,
         group=getattr(config, "critic_group", "policy"),
         layer_norm=layer_norm,
+        num_actions=num_actions,
     )

@@ -6,7 +6,7 @@ the last bit at equal batch shape. A family gives `encode`, its features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,55 +14,46 @@ import torch
 from torch import Tensor, nn
 
 from rollbus_policies._config import ActorCriticConfig
-from rollbus_policies._heads import Head, make_head
+from rollbus_policies._executed import executed
+from rollbus_policies._heads import ChunkHead, Head, make_head
 from rollbus_policies._networks import OUTPUT_GAIN, apply, exact, linear
-from rollbus_policies._normaliser import Normalisers
+from rollbus_policies._observing import MODES, Observing, of_batch, to_array
 from rollbus_policies._samplers import Sampler
-from rollbus_policies._transforms import group_keys, is_vector, to_tensor, trunk_input
+from rollbus_policies._transforms import to_tensor, trunk_input
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_policies.trunk import Trunk, TrunkInput
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
-_MODES = ("sample", "mode", "random")
-_WANTS = frozenset({"log_prob", "entropy", "value", "sample", "features"})
 
+class ActorCritic(Observing):
+    """Encoder, action head and optional critic."""
 
-class ActorCritic(nn.Module):
-    """Encoder, action head and optional critic.
-
-    Everything of the critic lies under ``critic.``; actors that record no values have no such tensors.
-    """
+    wants = frozenset({"log_prob", "entropy", "value", "sample", "features", "cloning_loss"})
 
     def __init__(self, config: ActorCriticConfig, env: EnvSpec, frame_stack: int) -> None:
-        super().__init__()
-        self.config = config
-        self.head = make_head(config.head, env.action, config.log_std_init)
+        super().__init__(config, env)
+        self.head = make_head(
+            config.head, env.action, config.log_std_init, num_bins=config.num_bins, chunk=config.chunk,
+            execute=config.num_executed,
+        )  # fmt: skip
+        per_action = () if config.chunk == 1 else (config.num_executed,)
         self.spec = PolicySpec(
             action=self.head.action,
-            extras={"log_prob": ("float32", ()), "entropy": ("float32", ())},
+            extras={"log_prob": ("float32", per_action), "entropy": ("float32", ())},
             frame_stack=frame_stack,
+            chunk=config.chunk,
+            execute=config.num_executed,
+            action_size=env.action.size,
+            noise=self.head.num_noise,
+            no_trunk="" if self.head.has_sampler else "its action chunks are sampled in torch",
         )
-        self.keys = group_keys(env, "policy")
-        self.critic_keys = group_keys(env, config.critic_group) if config.critic == "own" else []
-        self.normaliser = Normalisers()
-        if config.normalise_obs:
-            for key in sorted({*self.keys, *self.critic_keys}):
-                if is_vector(env.observation[key]):
-                    self.normaliser.add(key, env.observation[key].shape)
-        self.critic: nn.Module | None = None
-        self._env = env
 
     def build_output(self, num_features: int) -> None:
         """Add the layer from features to the head."""
         self.output = linear(num_features, self.head.num_params, self.config.init, OUTPUT_GAIN)
         with torch.no_grad():
             self.output.bias.add_(self.head.initial_bias())
-
-    def build_critic(self, critic: nn.Module) -> None:
-        """Add the value function."""
-        self.critic = critic
-        self.spec.extras["value"] = ("float32", ())
 
     # --- what a family gives -----------------------------------------------------------------
 
@@ -75,6 +66,10 @@ class ActorCritic(nn.Module):
         for families with state these are [T, n], state is [n, S] and start bool [T, n].
         """
         raise NotImplementedError
+
+    def raw(self, features: Tensor, layer: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+        """What the head takes, [..., head.num_params]; ``layer`` applies a linear layer."""
+        return layer(self.output, features)
 
     def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         """V [...]; only called with a critic."""
@@ -107,23 +102,20 @@ class ActorCritic(nn.Module):
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
     ) -> Act:
         """Decide for B rows; see `rollbus_policies.base.Policy.act`."""
-        head, output = self.head, self.output
-        device = output.weight.device
-        wants_value = "value" in ask.want
-        keys = self.keys if not (wants_value and self.critic_keys) else {*self.keys, *self.critic_keys}
-        tensors = {key: to_tensor(obs[key], device) for key in keys}
+        head, device = self.head, self.output.weight.device
+        tensors = self.observed(obs, ask.want, device)
         before = to_tensor(self._checked_state(state, len(seeds)), device) if self.spec.state_size else None
         features, after = self.encode(tensors, before, None)
-        params = head(apply(output, features))
+        params = head(self.raw(features, apply))
         action = self._decide(params, ask.mode, seeds, device)
         extras = {
-            name: _to_array(self._extra(name, params, action, tensors, features), device) for name in ask.want
+            name: to_array(self._extra(name, params, action, tensors, features), device) for name in ask.want
         }
-        stored = _to_array(action, device)
+        stored = to_array(action, device)
         return Act(
             env_action=head.env_action(stored),
             action=stored,
-            state=None if after is None else _to_array(after, device),
+            state=None if after is None else to_array(after, device),
             extras=extras,
         )
 
@@ -132,33 +124,57 @@ class ActorCritic(nn.Module):
 
         "sample" also gives "sample_log_prob" and "squashed", the sample in [-1, 1] units.
         """
-        unknown = set(want) - _WANTS
-        if unknown:
-            raise SpecError(f"wanted {sorted(unknown)}; a policy gives {', '.join(sorted(_WANTS))}")
-        obs = {key[4:]: value for key, value in batch.items() if key.startswith("obs/")}
+        self.check_wanted(want)
+        obs = of_batch(batch)
         features, _ = self._encoded(obs, batch.get("state"), batch.get("start"))
-        result = {}
+        result: dict[str, Tensor] = {}
         if set(want) - {"value", "features"}:
-            params = self.head(exact(self.output, features))
-            if "log_prob" in want:
-                result["log_prob"] = self.head.log_prob(params, batch["action"])
-            if "entropy" in want:
-                result["entropy"] = self.head.entropy(params)
-            if "sample" in want:
-                result |= self._sample(params, batch["noise"])
+            result = self._of_head(self.head(self.raw(features, exact)), batch, want)
         if "value" in want:
-            self._need_critic()
+            self.need_critic()
             result["value"] = self.value(obs, features)
         if "features" in want:
             result["features"] = features
         return result
+
+    def _of_head(self, params: Any, batch: Mapping[str, Tensor], want: tuple[str, ...]) -> dict[str, Tensor]:
+        head, result = self.head, {}
+        num_steps = batch.get("num_steps")
+        if "log_prob" in want:
+            log_prob = self._of_actions(head.log_prob, head.log_probs)(params, batch["action"])
+            result["log_prob"] = self._executed(log_prob, num_steps)
+        if "entropy" in want:
+            entropy = self._of_actions(head.entropy, head.entropies)(params)
+            result["entropy"] = self._executed(entropy, num_steps)
+        if "sample" in want:
+            result |= self._sample(params, batch["noise"])
+        if "cloning_loss" in want:
+            result["cloning_loss"] = self._cloning_loss(params, batch)
+        return result
+
+    def _of_actions(self, total: Any, each: Any) -> Any:
+        """``total`` where a decision is one action, ``each`` where it holds several."""
+        return total if self.spec.chunk == 1 else each
+
+    def _executed(self, value: Tensor, num_steps: Tensor | None) -> Tensor:
+        return value if self.spec.chunk == 1 else executed(value, num_steps)
+
+    def _cloning_loss(self, params: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        """Negative log-likelihood [...] of demonstrated actions, in nats per action."""
+        action = batch["action"]
+        lead = action.shape[: action.ndim - len(self._env.action.shape) - (self.spec.chunk > 1)]
+        shown = action.detach().reshape(-1, *action.shape[len(lead) :]).cpu().numpy()
+        stored = torch.from_numpy(self.from_env_action(shown)).to(action.device).unflatten(0, lead)
+        if isinstance(self.head, ChunkHead):
+            return self.head.cloning_loss(params, stored, batch.get("action_valid"))
+        return -self.head.log_prob(params, stored)
 
     # --- acting outside of `act`, for engines -----------------------------------------------------
 
     def describe(self, value: bool) -> Trunk:
         """Everything deterministic of `act` as data, with the critic's value if ``value``."""
         if value:
-            self._need_critic()
+            self.need_critic()
         trunk = Trunk(self.state_dict(keep_vars=True))
         keys = {*self.keys, *(self.critic_keys if value else [])}
         obs = {
@@ -179,9 +195,9 @@ class ActorCritic(nn.Module):
         """What `describe` describes: "params", "value", "state" of inputs "obs/<key>" and "state"."""
         obs = {key[4:]: tensor for key, tensor in inputs.items() if key.startswith("obs/")}
         features, after = self.encode(obs, inputs.get("state"), None)
-        result = {"params": apply(self.output, features)}
+        result = {"params": self.raw(features, apply)}
         if value:
-            self._need_critic()
+            self.need_critic()
             result["value"] = self.value(obs, features)
         if after is not None:
             result["state"] = after
@@ -190,17 +206,6 @@ class ActorCritic(nn.Module):
     def sampler(self) -> Sampler:
         """Decides from "params" in numpy; gives "log_prob" and "entropy"."""
         return self.head.sampler()
-
-    def update_normaliser(self, batch: Mapping[str, Tensor], valid: Tensor) -> None:
-        """Merge ``obs/<key>`` [..., (K,) *shape] where ``valid`` bool [...]; of a stack the newest frame."""
-        for key in sorted({*self.keys, *self.critic_keys}):
-            normaliser = self.normaliser.of(key)
-            if normaliser is None:
-                continue
-            x = batch[f"obs/{key}"]
-            if self.spec.frame_stack > 1:
-                x = x.select(valid.ndim, -1)
-            normaliser.merge(x, valid)
 
     def _encoded(
         self, obs: Mapping[str, Tensor], state: Tensor | None, start: Tensor | None
@@ -224,7 +229,9 @@ class ActorCritic(nn.Module):
         sample = self.head.sample(params, noise)
         return {
             "sample": sample,
-            "sample_log_prob": self.head.log_prob(params, sample),
+            "sample_log_prob": self._executed(
+                self._of_actions(self.head.log_prob, self.head.log_probs)(params, sample), None
+            ),
             "squashed": self.head.squash(sample),
         }
 
@@ -245,17 +252,14 @@ class ActorCritic(nn.Module):
         self, name: str, params: Any, action: Tensor, obs: Mapping[str, Tensor], features: Tensor
     ) -> Tensor:
         if name == "log_prob":
-            return self.head.log_prob(params, action)
+            each: Tensor = self._of_actions(self.head.log_prob, self.head.log_probs)(params, action)
+            return each
         if name == "value":
-            self._need_critic()
+            self.need_critic()
             return self.value(obs, features)
         if name == "entropy":
             return self.head.entropy(params)
         raise SpecError(f"act was asked for {name!r}; it gives {', '.join(sorted(self.spec.extras))}")
-
-    def _need_critic(self) -> None:
-        if self.critic is None:
-            raise SpecError("a value was asked of a policy that was made without its critic (critic=False)")
 
     def _checked_state(self, state: np.ndarray | None, num_rows: int) -> np.ndarray:
         if state is None or state.shape != (num_rows, self.spec.state_size):
@@ -271,8 +275,4 @@ def _decide_all(head: Head, params: Any, mode: str, seeds: np.ndarray, device: t
         return head.mode(params)
     if mode == "random":
         return to_tensor(head.random(seeds), device)
-    raise SpecError(f"mode {mode!r}; one of {', '.join(_MODES)}")
-
-
-def _to_array(tensor: Tensor, device: torch.device) -> np.ndarray:
-    return tensor.numpy() if device.type == "cpu" else tensor.cpu().numpy()
+    raise SpecError(f"mode {mode!r}; one of {', '.join(MODES)}")

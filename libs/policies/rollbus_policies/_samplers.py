@@ -171,16 +171,14 @@ class GaussianSampler(Sampler):
         return flat.reshape(-1, *self._head.action[1])
 
 
-class TanhGaussianSampler(GaussianSampler):
-    """Squashed Gaussian, log_std from the network. Parameters: (mean, log_std), both [B, A]."""
+class StateGaussianSampler(GaussianSampler):
+    """Gaussian whose log_std comes from the network. Parameters: (mean, log_std), both [B, A]."""
 
     weights = ()
 
-    def __init__(
-        self, head: Any, limits: tuple[float, float], nodes: np.ndarray, weights: np.ndarray
-    ) -> None:
+    def __init__(self, head: Any, limits: tuple[float, float]) -> None:
         Sampler.__init__(self, head)
-        self._limits, self._nodes, self._node_weights = limits, nodes, weights
+        self._limits = limits
 
     def use(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Nothing: all parameters come from the network."""
@@ -197,10 +195,30 @@ class TanhGaussianSampler(GaussianSampler):
         return self._shaped(mean + np.exp(log_std) * noise)
 
     def log_prob(self, params: Any, action: np.ndarray) -> np.ndarray:
+        return self._elements(params, action.reshape(params[0].shape)).sum(-1)
+
+    def entropy(self, params: Any) -> np.ndarray:
+        return (params[1] + np.float32(0.5 + _HALF_LOG_2PI)).sum(-1)
+
+    @staticmethod
+    def _elements(params: Any, u: np.ndarray) -> np.ndarray:
         mean, log_std = params
-        u = action.reshape(mean.shape)
         z = (u - mean) * np.exp(-log_std)
-        return (np.float32(-0.5) * z * z - (log_std + np.float32(_HALF_LOG_2PI)) - _log_slope(u)).sum(-1)
+        return np.float32(-0.5) * z * z - (log_std + np.float32(_HALF_LOG_2PI))
+
+
+class TanhGaussianSampler(StateGaussianSampler):
+    """Squashed Gaussian, log_std from the network. Parameters: (mean, log_std), both [B, A]."""
+
+    def __init__(
+        self, head: Any, limits: tuple[float, float], nodes: np.ndarray, weights: np.ndarray
+    ) -> None:
+        super().__init__(head, limits)
+        self._nodes, self._node_weights = nodes, weights
+
+    def log_prob(self, params: Any, action: np.ndarray) -> np.ndarray:
+        u = action.reshape(params[0].shape)
+        return (self._elements(params, u) - _log_slope(u)).sum(-1)
 
     def entropy(self, params: Any) -> np.ndarray:
         mean, log_std = params

@@ -2,7 +2,9 @@
 
 A policy file has ``Config`` (a `PolicyConfig`), ``needs`` (packages) and
 ``make(config, spec, critic) -> Policy``.
-Symbols: B rows of a batch, T decisions of a chunk, N rows of a chunk.
+A user's own policy is a module of the same kind, named by its dotted path.
+Symbols: B rows of a batch, T decisions of a chunk, N rows of a chunk, C actions of one decision, of which k
+are executed.
 """
 
 from __future__ import annotations
@@ -26,8 +28,12 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "mlp"
-    #: What policies of this family can do: "log_prob", "entropy", "value", "sample".
+    #: What policies of this family can do: "log_prob", "entropy", "value", "sample", "cloning_loss".
     offers: ClassVar[frozenset[str]] = frozenset()
+
+    def lacks(self) -> dict[str, str]:
+        """What these settings take out of ``offers``: name -> why, and what to set."""
+        return {}
 
 
 @dataclass
@@ -43,6 +49,17 @@ class PolicySpec:
     state_size: int = 0
     #: Frames stacked into one observation (1: none); the caller stacks, the policy sees K frames.
     frame_stack: int = 1
+    #: Actions of one decision, C, and how many of them are executed, k <= C.
+    chunk: int = 1
+    execute: int = 1
+    #: Elements of one of them.
+    action_size: int = 1
+    #: Width of the standard normal ``noise`` that "sample" takes.
+    noise: int = 0
+    #: Why only torch can run it; "": `describe` gives its trunk to other engines.
+    no_trunk: str = ""
+    #: Whether actions are made from noise: then "mode" adds none, but starts from the row's own.
+    generative: bool = False
 
 
 @dataclass
@@ -53,15 +70,21 @@ class Ask:
     mode: Mode | list[Mode] = "sample"
     #: Extras to return.
     want: tuple[str, ...] = ()
+    #: float32 [B, C, *shape] for generative policies: what they start from, in place of the row's own noise.
+    noise: np.ndarray | None = None
 
 
 @dataclass
 class Act:
-    """Decisions of B rows, as numpy arrays."""
+    """Decisions of B rows, as numpy arrays.
 
-    #: What the environment executes, in its own units and bounds.
+    Where decisions hold several actions (``spec.chunk`` > 1) the extra "log_prob" is one per action to be
+    executed, [B, k]: the learner sums those that were.
+    """
+
+    #: What the environment executes, in its own units and bounds; [B, k, ...] where ``spec.chunk`` > 1.
     env_action: np.ndarray
-    #: What the learner scores: before squashing and clipping.
+    #: What the learner scores: before squashing and clipping; of generative policies the whole chain.
     action: np.ndarray
     #: float32 [B, state_size], or None.
     state: np.ndarray | None = None
@@ -97,7 +120,10 @@ class Policy(Protocol):
         recurrent policies the leading dimensions are [T, n] and ``state`` [n, state_size] and
         ``start`` bool [T, n] (an episode begins at this decision: the state is zero) are present.
         ``want``: "log_prob", "entropy", "value", "sample" (reparameterised: ``sample`` and
-        ``sample_log_prob``, noise from ``noise`` [..., A]), "features".
+        ``sample_log_prob``, from ``noise`` [..., spec.noise]), "features", and "cloning_loss" [...], for
+        which ``action`` holds executed actions in the environment's units ([..., C, *shape] where
+        ``spec.chunk`` > 1, with ``action_valid`` bool [..., C] if some are padding).
+        With ``num_steps`` [...] log-probs and entropies count the actions that were executed.
         """
         ...
 

@@ -16,6 +16,7 @@ import numpy as np
 from rollbus_actor.batcher import Batch, Batcher
 from rollbus_actor.chunks import Decision
 from rollbus_actor.engines.base import InferenceEngine
+from rollbus_actor.ensemble import Ensembled
 from rollbus_actor.fixed import FixedBatch
 from rollbus_actor.holdings import Holdings
 from rollbus_actor.recorder import Produced, Recorder
@@ -69,6 +70,9 @@ class Actor(Service):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         super().__init__(name)
+        if config.temporal_ensemble is not None:
+            engine = Ensembled(engine, policy_spec, config.temporal_ensemble)
+            policy_spec = engine.spec
         self.config, self.policy_spec, self._clock = config, policy_spec, clock
         self._fixed = FixedBatch(engine, fixed_batch, policy_spec) if fixed_batch else None
         self.engine: InferenceEngine = engine if self._fixed is None else self._fixed

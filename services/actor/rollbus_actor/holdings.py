@@ -58,7 +58,7 @@ class Holdings:
         again."""
         self._alone = alone
         self._owner, self._connect, self._policy, self._clock = owner, connect, policy, clock
-        self._record, self._memory = record, memory
+        self._record, self._memory, self._chunked = record, memory, policy.chunk > 1
         self.sessions: dict[str, Session] = {}
         self._links: dict[str, Link] = {}
         self._poller: Poller | None = None
@@ -119,7 +119,8 @@ class Holdings:
         assert tick is not None
         carry = None if act.state is None else to_carry(act.state)
         return self._send(
-            session, Act(session.slice, session.fence, tick.tick, tick.rows, act.env_action, carry)
+            session,
+            Act(session.slice, session.fence, tick.tick, tick.rows, act.env_action, carry, self._chunked),
         )
 
     # --- hearing from hubs -------------------------------------------------------------------

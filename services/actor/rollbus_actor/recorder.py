@@ -157,7 +157,7 @@ class Recorder:
     def _fit_layout(self, session: Session) -> None:
         """The layout of the slice's chunks; a tick may show that decisions take more steps."""
         assert session.tick is not None and session.spec is not None
-        length = session.tick.reward.shape[1]
+        length = max(session.tick.reward.shape[1], self.policy.execute)
         if session.layout is not None and not self.too_narrow(session):
             return
         session.chunk_length = length

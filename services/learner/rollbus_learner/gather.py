@@ -14,6 +14,7 @@ from rollbus_core.slabs import SlabFolder
 from rollbus_learner import gather_chunks, gather_steps
 from rollbus_learner.fresh_episodes import FreshEpisodes
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
+from rollbus_policies._executed import executed
 from rollbus_wire import messages
 
 if TYPE_CHECKING:
@@ -47,4 +48,9 @@ class SlabReader:
 
 
 def _tensors(columns: Columns) -> Batch:
-    return {name: torch.from_numpy(column) for name, column in columns.items()}
+    batch = {name: torch.from_numpy(column) for name, column in columns.items()}
+    log_prob = batch.get("log_prob")
+    if log_prob is not None and log_prob.ndim > batch["num_steps"].ndim:
+        # One per action of a decision: those that were executed count.
+        batch["log_prob"] = executed(log_prob, batch["num_steps"])
+    return batch

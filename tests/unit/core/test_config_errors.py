@@ -64,8 +64,8 @@ def test_key_and_value(refuse, text, line):
 
 
 def test_names_that_are_only_a_little_alike_are_not_suggested(refuse):
-    (line,) = refuse(PLUGINS, "policy.layers=[32]")
-    assert line == "command line: unknown key 'policy.layers' (value [32])"
+    (line,) = refuse(PLUGINS, "policy.strata=[32]")
+    assert line == "command line: unknown key 'policy.strata' (value [32])"
 
 
 def test_a_key_the_algorithm_refuses_is_blamed_where_it_was_set(refuse):
@@ -233,3 +233,39 @@ def test_packages_that_depend_on_settings(tmp_path, monkeypatch, name, package, 
     )
     load(path, ["env.id=CartPole-v1"])
     load(path, ["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5556"])
+
+
+TOY = "env: {name: toy, kind: continuous, num_envs: 8}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "policy: {name: flow, sampler: ode}\nalgorithm: {name: ppo}\n",
+            "(log_prob); sampler ode adds no noise; set policy.sampler: flow_sde",
+        ),
+        (
+            "policy: {name: mlp}\nalgorithm: {name: sac}\n",
+            "(sample); head auto gives none; set policy.head: tanh_gaussian",
+        ),
+        (
+            "policy: {name: mlp, chunk: 2, execute: 3}\nalgorithm: {name: ppo}\n",
+            "execute 3 is more than the 2 actions of a decision",
+        ),
+        (
+            "policy: {name: tokens}\nalgorithm: {name: sac}\n",
+            "needs a reparameterised sample (sample); policy 'tokens' offers cloning_loss, entropy",
+        ),
+    ],
+)
+def test_a_pair_that_does_not_fit_is_refused_with_the_remedy(refuse, text, expected):
+    assert any(expected in line for line in refuse(TOY + text))
+
+
+def test_repeated_actions_and_several_per_decision_exclude_each_other(refuse):
+    text = TOY + "policy: {name: mlp, chunk: 2}\nalgorithm: {name: ppo}\n"
+    assert any(
+        "env.action_repeat" in line and "policy.execute=1" in line
+        for line in refuse(text, "env.action_repeat=2")
+    )

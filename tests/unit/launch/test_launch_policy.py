@@ -75,9 +75,15 @@ class Rig:
 def make(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     made: list[Rig] = []
 
-    def build(*, state: int = 0, frames: int = 1, **options: Any) -> Rig:
+    def build(*, state: int = 0, frames: int = 1, chunk: int = 1, **options: Any) -> Rig:
         kind = "hub" if state else "none"
-        spec = PolicySpec(("int64", ()), state=kind, state_size=state, frame_stack=frames)  # type: ignore[arg-type]
+        spec = PolicySpec(
+            ("int64", ()),
+            state=kind,
+            state_size=state,
+            frame_stack=frames,
+            chunk=chunk,  # type: ignore[arg-type]
+        )
         made.append(Rig(tmp_path, spec, **options))
         return made[-1]
 
@@ -104,6 +110,16 @@ def test_a_blocking_call(make: Callable[..., Rig]) -> None:
     answer = rig.clients[0].decide(obs((5.0, 1), (6.0, 2)))
     thread.join()
     assert answer.action.tolist() == [6, 8] and answer.version == [3, 7] and answer.carry is None
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_an_answer_says_whether_it_holds_several_actions(make: Callable[..., Rig], chunk: int) -> None:
+    rig = make(chunk=chunk)
+    rig.clients[0].send(obs((5.0, 1)))
+    threading.Event().wait(0.1)
+    rig.poll(answered(rig, 1))
+    _, answer = rig.clients[0].receive()
+    assert isinstance(answer, Decided) and answer.chunked == (chunk > 1)
 
 
 def test_who_waits_together_is_decided_together(make: Callable[..., Rig]) -> None:

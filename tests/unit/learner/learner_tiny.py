@@ -25,7 +25,7 @@ class TinyPolicy(nn.Module):
     def __init__(self, state_size: int = 0) -> None:
         super().__init__()
         self.spec = PolicySpec(
-            ("float32", (2,)), state="hub" if state_size else "none", state_size=state_size
+            ("float32", (2,)), state="hub" if state_size else "none", state_size=state_size, noise=2
         )
         self.mean = nn.Linear(3, 2)
         self.log_std = nn.Parameter(torch.full((2,), -0.5))

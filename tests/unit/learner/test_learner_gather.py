@@ -151,6 +151,32 @@ def test_buffers_are_used_again_without_traces(tmp_path):
     assert all(torch.equal(after[name], fresh[name]) for name in fresh)
 
 
+@pytest.mark.parametrize("drawn", [False, True])
+def test_log_probs_of_several_actions_are_summed_over_executed_ones(tmp_path, drawn):
+    layout = make_layout(2, 1, chunk_length=3, extras={"log_prob": ("float32", (3,))})
+    slab = SlabWriter(tmp_path, layout, 1)
+    fill_counting(slab.cell(0), 0.0)
+    slab.cell(0)["log_prob"][:, 0] = [[1, 10, 100], [2, 20, 200]]
+    slab.cell(0)["num_steps"][:, 0] = [3, 2]
+    slab.cell(0)["lengths"][...] = 2
+    if drawn:
+        batch = read_drawn(tmp_path, slab)
+        assert batch["log_prob"].tolist() == [22.0, 111.0]
+    else:
+        assert read(tmp_path, slab.chunk(0, [2]))["log_prob"].tolist() == [[111.0], [22.0]]
+
+
+def read_drawn(folder, slab):
+    """Decisions 1 and 0 of the slab's only row."""
+    slab.generation(0, 1)
+    message = Batch(
+        "train", 1, [], total_steps=2, chunk=np.zeros((1, 2), np.int32), time=np.array([[1, 0]], np.int32),
+        row=np.zeros((1, 2), np.int32), slabs=[slab.item], chunk_slab=np.zeros(1, np.int32),
+        chunk_offset=np.zeros(1, np.int64), chunk_generation=np.ones(1, np.uint64),
+    )  # fmt: skip
+    return SlabReader(SlabFolder(folder)).read(message)
+
+
 def random_ring(folder, *, depth, num_cells, slabs, seed=3):
     """Slabs full of random episodes; what a replay table looks like after its ring has wrapped."""
     draw = np.random.default_rng(seed)

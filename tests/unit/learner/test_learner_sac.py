@@ -8,7 +8,8 @@ from learner_tiny import SPEC, TinyCritic, TinyPolicy, built, step_batch, update
 from pydantic import ValidationError
 
 from rollbus_learner.algorithm import Progress
-from rollbus_learner.algorithms.sac import SAC, Config, follow, log_alpha
+from rollbus_learner.algorithms.sac import SAC, Config, log_alpha
+from rollbus_learner.averaging import follow
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import ActionSpec, EnvSpec
 

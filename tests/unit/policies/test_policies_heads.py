@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from rollbus_core import rng
-from rollbus_policies._heads import Categorical, Gaussian, MultiCategorical, TanhGaussian, make_head
+from rollbus_policies._executed import executed, mean_over
+from rollbus_policies._heads import (
+    Bins,
+    Categorical,
+    Gaussian,
+    MultiCategorical,
+    StateGaussian,
+    TanhGaussian,
+    make_head,
+)
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ActionSpec
 
@@ -158,3 +167,80 @@ def test_action_shapes_with_two_dimensions():
         action = head.sample(params, torch.from_numpy(head.noise(seeds(4))))
         assert action.shape == (4, 2, 3) and head.random(seeds(4)).shape == (4, 2, 3)
         assert head.log_prob(params, action).shape == (4,)
+
+
+def test_state_gaussian_is_known_and_its_deviation_clamped():
+    head = StateGaussian(ONE, -1.0)
+    assert head.initial_bias().tolist() == [0.0, -1.0]
+    mean, log_std = head(torch.tensor([[0.5, math.log(2.0)], [0.5, 9.0], [0.5, -99.0]]))
+    assert log_std[:, 0].tolist() == pytest.approx([math.log(2.0), 2.0, -20.0])
+    log_prob = head.log_prob((mean[:1], log_std[:1]), torch.tensor([[2.5]]))
+    assert log_prob.item() == pytest.approx(-0.5 - math.log(2.0) - 0.5 * math.log(2 * math.pi), abs=1e-6)
+    entropy = head.entropy((mean[:1], log_std[:1])).item()
+    assert entropy == pytest.approx(0.5 + 0.5 * math.log(2 * math.pi) + math.log(2.0), abs=1e-6)
+
+
+def test_bins_are_exact_probabilities_and_execute_their_centres():
+    head = Bins(CONTINUOUS, 4)
+    raw = torch.tensor([[0.0, 0.0, 0.0, math.log(5.0), 1.0, 1.0, 1.0, 1.0]])
+    params = head(raw)
+    assert head.log_prob(params, torch.tensor([[3, 2]])).exp().item() == pytest.approx(5 / 8 * 1 / 4)
+    every = torch.tensor([[a, b] for a in range(4) for b in range(4)])
+    total = head.log_prob(params.expand(16, 2, 4), every).exp().sum().item()
+    assert total == pytest.approx(1.0, abs=1e-6)
+    executed_actions = head.env_action(np.array([[0, 0], [3, 3]]))
+    np.testing.assert_allclose(executed_actions, [[-1.5, 0.125], [1.5, 0.875]], rtol=1e-6)
+    for place in range(4):
+        stored = np.array([[place, 3 - place]])
+        assert np.array_equal(head.from_env_action(head.env_action(stored)), stored)
+    edges = head.from_env_action(np.array([[-2.0, 1.0], [2.0, 0.0]], np.float32))
+    assert edges.tolist() == [[0, 3], [3, 0]]
+
+
+def test_bins_need_bounds():
+    with pytest.raises(SpecError, match="finite action bounds"):
+        make_head("bins", ActionSpec("continuous", (1,), low=[-np.inf], high=[1.0]))
+
+
+CHUNKS = {
+    "gaussian": ("gaussian", CONTINUOUS),
+    "tanh": ("tanh_gaussian", CONTINUOUS),
+    "bins": ("bins", CONTINUOUS),
+    "discrete": ("auto", ActionSpec("discrete", num=[4])),
+    "multi": ("auto", ActionSpec("multi_discrete", (3,), num=[2, 5, 3])),
+}
+
+
+@pytest.mark.parametrize("kind", CHUNKS)
+def test_a_chunk_is_its_actions_side_by_side(kind):
+    """Scores of C actions are those of C heads of one action; of k only the first k."""
+    name, spec = CHUNKS[kind]
+    chunk = make_head(name, spec, 0.0, num_bins=5, chunk=3, execute=2)
+    single = make_head(name, spec, 0.0, num_bins=5)
+    # The wide head's raw output holds the actions one after the other; for two-part heads, in each part.
+    parts = 2 if kind == "tanh" else 1
+    raw = torch.randn(6, parts, 3, single.num_params // parts, generator=torch.Generator().manual_seed(0))
+    wide = chunk(raw.reshape(6, -1))
+    action = chunk.sample(wide, torch.from_numpy(chunk.noise(seeds(6))))
+    each = action.reshape(6, 3, -1).reshape(6, 3, *single.action[1])
+    per_action = torch.stack(
+        [single.log_prob(single(raw[:, :, c].reshape(6, -1)), each[:, c]) for c in range(3)], -1
+    )
+    torch.testing.assert_close(chunk.log_probs(wide, action), per_action[:, :2])
+    env = chunk.env_action(action.detach().numpy())
+    assert env.shape == (6, 2, *spec.shape)
+    for c in range(2):
+        np.testing.assert_allclose(env[:, c], single.env_action(each[:, c].detach().numpy()), rtol=1e-6)
+    whole = chunk.whole(action.detach().numpy())
+    again = torch.from_numpy(chunk.from_env_action(whole))
+    np.testing.assert_allclose(chunk.whole(again.numpy()), whole, rtol=1e-4, atol=1e-5)
+    valid = torch.tensor([True, True, False]).expand(6, 3)
+    torch.testing.assert_close(chunk.cloning_loss(wide, action, valid), -per_action[:, :2].mean(-1))
+
+
+def test_only_executed_actions_count():
+    values = torch.tensor([[1.0, 2.0, 4.0], [1.0, 2.0, math.nan], [1.0, math.nan, math.nan]])
+    assert executed(values, torch.tensor([3, 2, 1])).tolist() == [7.0, 3.0, 1.0]
+    assert executed(values[:1], None).tolist() == [7.0]
+    valid = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
+    assert mean_over(values, valid).tolist() == pytest.approx([7 / 3, 1.5, 0.0])

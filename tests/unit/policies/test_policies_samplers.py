@@ -21,6 +21,8 @@ HEADS = {
     "multi": ("auto", ActionSpec("multi_discrete", (3,), num=[2, 5, 1])),
     "gaussian": ("gaussian", BOX),
     "tanh_gaussian": ("tanh_gaussian", BOX),
+    "state_gaussian": ("state_gaussian", BOX),
+    "bins": ("bins", BOX),
 }
 
 

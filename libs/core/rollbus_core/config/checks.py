@@ -142,7 +142,13 @@ def _where(key: str, origins: Origins) -> str:
 
 
 def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    offers, requires = recipe.policy.offers, recipe.algorithm.requires
+    offers, requires, lacks = recipe.policy.offers, recipe.algorithm.requires, recipe.policy.lacks()
+    for name in sorted(requires & offers & set(lacks)):
+        yield (
+            "policy.name",
+            f"algorithm {recipe.algorithm.name!r} needs {CAPABILITIES.get(name, name)} ({name}); "
+            f"{lacks[name]}",
+        )
     missing = sorted(requires - offers)
     either = recipe.algorithm.requires_one_of
     if not missing and either and not either & offers:
@@ -158,6 +164,13 @@ def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _arrangement(recipe: Recipe) -> Iterator[tuple[str, str]]:
     env = recipe.env
+    num_executed = getattr(recipe.policy, "num_executed", 1)
+    if env.action_repeat > 1 and num_executed > 1:
+        yield (
+            "env.action_repeat",
+            f"{env.action_repeat} steps per action, but the policy decides {num_executed} actions at once; "
+            "set env.action_repeat=1 or policy.execute=1",
+        )
     if env.num_envs % env.num_slices:
         yield (
             "env.num_envs",

@@ -89,6 +89,12 @@ class ActorConfig(Section):
     max_batch: int = option(1024, "Rows of one forward pass.", "rows", ge=1)
     batch_wait_ms: float = option(0.0, "How long a batch waits for more ticks.", "ms", ge=0)
     threads: int = option(1, "Threads of one actor.", ge=1)
+    temporal_ensemble: float | None = option(
+        None,
+        "Decide at every step and execute the mean of all that was planned for it, the i-th plan with weight "
+        "exp(-m i) for this m, the oldest first; needs policy.chunk. Empty: off.",
+        ge=0,
+    )
 
 
 class LearnerConfig(Section):

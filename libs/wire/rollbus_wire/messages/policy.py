@@ -27,9 +27,11 @@ class Decide(Message):
 class Decided(Message):
     """The decision for each row of a `Decide`."""
 
-    #: [R, ...] in the environment's own units and bounds.
+    #: [R, ...] in the environment's own units and bounds, or [R, k, ...]: k actions one after the other.
     action: Array
     #: (lineage, number) of the weights that decided.
     version: List[int]
     #: Recurrent state after this decision, uint8 [R, B].
     carry: Optional[Array] = None
+    #: Whether ``action`` has the dimension k.
+    chunked: bool = False

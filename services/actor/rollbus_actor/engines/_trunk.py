@@ -20,9 +20,11 @@ from rollbus_wire.errors import SpecError
 PROBE_ROWS, PROBE_TOLERANCE = 2, 1e-3
 
 
-def has_trunk(policy: Any) -> bool:
-    """Whether ``policy`` describes its trunk and samples outside of torch."""
-    return all(hasattr(policy, name) for name in ("describe", "infer", "sampler"))
+def no_trunk(policy: Any) -> str:
+    """Why ``policy`` runs in torch only; "" if it describes its trunk and samples outside of torch."""
+    described = all(hasattr(policy, name) for name in ("describe", "infer", "sampler"))
+    reason: str = getattr(getattr(policy, "spec", None), "no_trunk", "")
+    return reason or ("" if described else "the policy does not describe its trunk")
 
 
 class TrunkEngine(WeightHolder):
@@ -30,10 +32,9 @@ class TrunkEngine(WeightHolder):
 
     def __init__(self, policy: Any, device: str = "cpu", threads: int = 0) -> None:
         super().__init__(policy, device, threads)
-        if not has_trunk(policy):
-            raise SpecError(
-                f"{type(policy).__name__} does not describe its trunk; set actor.engine: torch_local"
-            )
+        reason = no_trunk(policy)
+        if reason:
+            raise SpecError(f"{type(policy).__name__}: {reason}; set actor.engine: torch_local")
         self._sampler = policy.sampler()
         self._with_value = "value" in policy.spec.extras
         self._probe_inputs: dict[str, np.ndarray] = {}

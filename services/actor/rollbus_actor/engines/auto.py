@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollbus_actor.engines import torch_local
+from rollbus_actor.engines._trunk import no_trunk
 from rollbus_actor.engines._weights import WeightHolder
 from rollbus_actor.engines.base import Forward, InferenceEngine, engine_config
 from rollbus_core.version import Version
@@ -52,9 +53,8 @@ class Engine:
         self._engine: Any = torch_local.Engine(policy, device, threads)
         self._chosen = self._engine.mode == "reference"
         #: What acts and why, for people.
-        self.choice = (
-            "torch_local: the only one for this policy and run" if self._chosen else "not chosen yet"
-        )
+        reason = no_trunk(policy) or "the only one for a deterministic run"
+        self.choice = f"torch_local: {reason}" if self._chosen else "not chosen yet"
         self.trials: list[Trial] = []
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollbus_actor.engines._numpy_ops import Plan, Values, missing
-from rollbus_actor.engines._trunk import TrunkEngine, has_trunk
+from rollbus_actor.engines._trunk import TrunkEngine, no_trunk
 from rollbus_core.version import Version
 from rollbus_wire.errors import SpecError
 
@@ -20,8 +20,8 @@ def declines(policy: Any, device: str) -> str:
     """Why this engine cannot serve ``policy``; "" if it can."""
     if device != "cpu":
         return f"numpy runs on the CPU, not on {device}"
-    if not has_trunk(policy):
-        return "the policy does not describe its trunk"
+    if reason := no_trunk(policy):
+        return reason
     unknown = missing([node.op for node in policy.describe(False).nodes])
     return f"numpy has no {', '.join(unknown)}" if unknown else ""
 

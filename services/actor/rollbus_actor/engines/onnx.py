@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rollbus_actor.engines._trunk import TrunkEngine, has_trunk
+from rollbus_actor.engines._trunk import TrunkEngine, no_trunk
 from rollbus_core.version import Version
 from rollbus_policies.trunk import Trunk
 from rollbus_wire.errors import MissingPackage, SpecError
@@ -31,8 +31,8 @@ def declines(policy: Any, device: str) -> str:
     """Why this engine cannot serve ``policy``; "" if it can."""
     if device != "cpu":
         return f"onnxruntime is used on the CPU, not on {device}"
-    if not has_trunk(policy):
-        return "the policy does not describe its trunk"
+    if reason := no_trunk(policy):
+        return reason
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else ""
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus_actor.engines._graphs import CapturedRuns, capture_on, pad, padded_size
-from rollbus_actor.engines._trunk import TrunkEngine, has_trunk
+from rollbus_actor.engines._trunk import TrunkEngine, no_trunk
 from rollbus_actor.engines._weights import WeightHolder
 from rollbus_core.version import Version
 from rollbus_policies.base import Act, Ask
@@ -56,7 +56,7 @@ class Engine(TrunkEngine):
 
         #: What runs: ``config.mode`` unless only `reference` can.
         self.mode: Mode = (config or Config()).mode
-        if torch.are_deterministic_algorithms_enabled() or not has_trunk(policy):
+        if torch.are_deterministic_algorithms_enabled() or no_trunk(policy):
             self.mode = "reference"
         if self.mode == "reference":
             WeightHolder.__init__(self, policy, device, threads)

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rollbus_actor.engines import _triton_repository as repository
 from rollbus_actor.engines._numpy_ops import missing
 from rollbus_actor.engines._triton_regions import Regions
-from rollbus_actor.engines._trunk import TrunkEngine, has_trunk
+from rollbus_actor.engines._trunk import TrunkEngine, no_trunk
 from rollbus_core.version import Version
 from rollbus_wire.errors import DeadlineExceeded, MissingPackage, PeerLost, SpecError
 
@@ -204,8 +204,8 @@ class Engine(TrunkEngine):
 
 def _unknown(policy: Any) -> str:
     """What the generated model lacks for ``policy``; "" if nothing."""
-    if not has_trunk(policy):
-        return "the policy does not describe its trunk"
+    if reason := no_trunk(policy):
+        return reason
     unknown = missing([node.op for node in policy.describe(False).nodes])
     return f"the generated model has no {', '.join(unknown)}" if unknown else ""
 

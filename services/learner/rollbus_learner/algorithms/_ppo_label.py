@@ -113,14 +113,15 @@ def log_prob_gap(
     if recurrent:
         rows = same.any(0).nonzero()[:, 0][: max(1, most // len(same))]
         same, stored = same[:, rows], batch["log_prob"][:, rows]
-        part = {name: batch[name][:, rows] for name in ("start", "action")}
+        part = {name: batch[name][:, rows] for name in ("start", "action", "num_steps")}
         part["state"] = batch["state"][rows]
         observed = {n: c[: len(same), rows] for n, c in batch.items() if n.startswith("obs/")}
         found = policy(part | observed, ("log_prob",))["log_prob"][same] if len(rows) else stored[same]
         stored = stored[same]
     else:
         time, row = (index[:most] for index in same.nonzero(as_tuple=True))
-        part = {n: c[time, row] for n, c in batch.items() if n.startswith("obs/") or n == "action"}
+        needed = ("action", "num_steps")
+        part = {n: c[time, row] for n, c in batch.items() if n.startswith("obs/") or n in needed}
         stored = batch["log_prob"][time, row]
         found = policy(part, ("log_prob",))["log_prob"] if len(time) else stored
     if not len(stored):

@@ -10,7 +10,6 @@ Where it differs from the paper and from cleanrl:
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
@@ -19,6 +18,7 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step
+from rollbus_learner.averaging import average_of, follow
 from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +108,11 @@ class SAC(Algorithm):
             )
         self._try_a_sample()
         wanted = config.target_entropy
-        self.target_entropy = -float(spec.action.size) if wanted == "auto" else float(wanted)
+        self.target_entropy = (
+            -float(spec.action.size * cast("Policy", policy).spec.execute)
+            if wanted == "auto"
+            else float(wanted)
+        )
         self.auto_alpha = config.alpha == "auto"
         self._roles: dict[str, Role] = {}
 
@@ -126,7 +130,7 @@ class SAC(Algorithm):
             for key, array in self.spec.observation.items()
         }
         with torch.no_grad():
-            sample(self.policy, batch | {"noise": torch.zeros(1, self.spec.action.size)}, "")
+            sample(self.policy, batch | {"noise": torch.zeros(1, policy.spec.noise)}, "")
 
     def roles(self) -> dict[str, Role]:
         """policy, critic, target (the critic's moving average), alpha; the same ones at each call."""
@@ -138,7 +142,7 @@ class SAC(Algorithm):
             self._roles = {
                 "policy": Role(self.policy),
                 "critic": Role(critic),
-                "target": Role(copy.deepcopy(critic).requires_grad_(False), trainable=False),
+                "target": average_of(critic),
                 "alpha": Role(alpha, trainable=self.auto_alpha),
             }
         return self._roles
@@ -147,8 +151,11 @@ class SAC(Algorithm):
         """``critic(batch, action in [-1, 1], prefix, normalisers) -> [M, B]`` over ``prefix<key>``."""
         from rollbus_policies._critics import make_q
 
-        config, frames = self.config, cast("Policy", self.policy).spec.frame_stack
-        return make_q(config, self.spec, config.num_critics, frames, layer_norm=config.critic_layer_norm)
+        config, policy = self.config, cast("Policy", self.policy).spec
+        return make_q(
+            config, self.spec, config.num_critics, policy.frame_stack, layer_norm=config.critic_layer_norm,
+            num_actions=policy.execute,
+        )  # fmt: skip
 
     def plan(self) -> Plan:
         """The drawn minibatches, one after the other."""
@@ -178,7 +185,7 @@ class SAC(Algorithm):
         batch["decision_reward"] = (executed * gamma**place).sum(-1)
         batch["discount"] = gamma ** n.to(reward.dtype) * (~batch["terminated"]).to(reward.dtype)
         batch["valid"] = batch["valid"] & ~batch["interrupted"]
-        shape = (len(n), self.spec.action.size)
+        shape = (len(n), cast("Policy", self.policy).spec.noise)
         batch["noise"] = torch.randn(shape, device=reward.device)
         batch["next_noise"] = torch.randn(shape, device=reward.device)
         return {}
@@ -268,14 +275,6 @@ def values(roles: Roles, role: str, batch: Batch, action: Tensor, prefix: str) -
 def log_alpha(roles: Roles) -> Tensor:
     """Logarithm of the temperature, a scalar."""
     return cast("Tensor", roles["alpha"].log_alpha)
-
-
-def follow(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """Move ``target``'s parameters by ``tau`` towards ``source``'s; buffers are copied."""
-    with torch.no_grad():
-        torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), tau)
-        for to, value in zip(target.buffers(), source.buffers()):
-            to.copy_(value)
 
 
 def make(config: Config, spec: EnvSpec, policy: nn.Module, feed: Feed) -> SAC:

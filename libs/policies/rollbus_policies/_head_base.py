@@ -1,0 +1,89 @@
+"""Action distributions.
+
+A head turns the raw output of a network ``[..., num_params]`` into parameters (``head(raw)``); all
+other methods take these. A *stored* action is what the learner scores (class index, Gaussian value,
+pre-squash value); ``env_action`` is what the environment executes, in its bounds. Noise is passed in,
+so that a row's sample is a function of its own seed.
+Symbols: A action dimensions, D discrete dimensions, n classes, E independent elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rollbus_policies._samplers import Sampler
+from rollbus_wire.errors import SpecError
+
+
+class Head(nn.Module):
+    """One action distribution."""
+
+    #: Width of the network's output.
+    num_params: int
+    #: dtype and shape per row of the stored action.
+    action: tuple[str, tuple[int, ...]]
+    #: Whether samples carry gradient (`rsample`).
+    reparameterised = False
+    #: Whether `sampler` gives the same in numpy.
+    has_sampler = True
+
+    @property
+    def num_noise(self) -> int:
+        """Width of the noise that `sample` with gradient takes."""
+        return 0
+
+    def noise(self, seeds: np.ndarray) -> np.ndarray:
+        """What `sample` needs for rows with ``seeds`` uint64 [B]."""
+        raise NotImplementedError
+
+    def random(self, seeds: np.ndarray) -> np.ndarray:
+        """Stored actions [B, ...] that are uniform over the action space."""
+        raise NotImplementedError
+
+    def mode(self, params: Any) -> Tensor:
+        """The stored action that `sample` is centred on."""
+        raise NotImplementedError
+
+    def sample(self, params: Any, noise: Tensor) -> Tensor:
+        """A stored action, made from ``noise`` [..., num_noise]."""
+        raise NotImplementedError
+
+    def log_probs(self, params: Any, action: Tensor) -> Tensor:
+        """[..., E]: of each independent element of stored ``action``."""
+        raise NotImplementedError
+
+    def entropies(self, params: Any) -> Tensor:
+        """[..., E] in nats."""
+        raise NotImplementedError
+
+    def log_prob(self, params: Any, action: Tensor) -> Tensor:
+        """[...] of stored ``action``."""
+        return self.log_probs(params, action).sum(-1)
+
+    def entropy(self, params: Any) -> Tensor:
+        """[...] in nats."""
+        return self.entropies(params).sum(-1)
+
+    def squash(self, action: Tensor) -> Tensor:
+        """Stored ``action`` in units of [-1, 1], as action-value functions take it."""
+        raise SpecError(f"{type(self).__name__}: discrete actions have no [-1, 1] units")
+
+    def env_action(self, action: np.ndarray) -> np.ndarray:
+        """What the environment executes for stored ``action``."""
+        return action
+
+    def from_env_action(self, action: np.ndarray) -> np.ndarray:
+        """The stored action that executes as ``action`` (demonstrations); always finite."""
+        return action
+
+    def sampler(self) -> Sampler:
+        """The same in numpy."""
+        raise NotImplementedError
+
+    def initial_bias(self) -> Tensor:
+        """Initial bias [num_params] of the layer before the head."""
+        return torch.zeros(self.num_params)
