@@ -70,10 +70,13 @@ def test_the_search_finds_what_it_looks_for() -> None:
     bad = [
         "import pickle", "from marshal import loads", "socket.recv_pyobj()", "eval('1')",
         "torch.load(f, weights_only=False)", "numpy.load(f, allow_pickle=True)",
-        "importlib.import_module('dill')",
+        "importlib.import_module('dill')", "torch.load(f)", "torch.load(f, weights_only=flag)",
+        "yaml.load(f, Loader=yaml.Loader)", "yaml.unsafe_load(f)", 
+        "from copyreg import pickle",
     ]  # fmt: skip
-    assert [len(list(offences("x", line))) for line in bad] == [1] * len(bad)
-    assert not list(offences("x", "model.eval()\ntorch.load(f, weights_only=True)"))
+    assert all(list(offences("x", line)) for line in bad)
+    good = "model.eval()\ntorch.load(f, weights_only=True)\nyaml.safe_load(f)\nyaml.compose(f, Loader=Safe)"
+    assert not list(offences("x", good))
 
 
 def test_no_source_runs_code_from_data() -> None:

@@ -27,6 +27,8 @@ FORMAT = 1
 MANIFEST, MODEL, OPTIMISER, CONFIG = (
     "manifest.json", "model.safetensors", "optimiser.safetensors", "config.yaml",
 )  # fmt: skip
+#: A manifest is a few kilobytes; specs and names of thousands of tensors fit in this.
+MAX_MANIFEST_BYTES = 16 << 20
 _NAME = re.compile(r"\d{12}-\d+\.\d+")
 
 
@@ -78,23 +80,36 @@ def held(path: Path) -> Iterator[None]:
 def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
     """The manifest, after the digest of every file was compared; raises `CheckpointError`."""
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
+        with open(path / MANIFEST, "rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise ValueError(f"it has more than {MAX_MANIFEST_BYTES >> 20} MiB")
+        manifest = json.loads(data)
+        _check_manifest(manifest)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / MANIFEST} is damaged: {error}; use another checkpoint") from None
-    found = manifest.get("format") if isinstance(manifest, dict) else None
-    if found != FORMAT:
-        raise CheckpointError(f"{path} has checkpoint format {short(found)}, this version reads {FORMAT}")
-    files = manifest.get("files")
-    if not isinstance(files, dict) or any(Path(name).name != name for name in files):
-        raise CheckpointError(f"{path / MANIFEST} names no files of this folder; use another checkpoint")
-    for name, digest in files.items() if verify else ():
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has checkpoint format {short(manifest.get('format'))}, this version reads {FORMAT}"
+        )
+    for name, digest in manifest["files"].items() if verify else ():
         if not (path / name).is_file():
             raise CheckpointError(f"{path} is incomplete: {name} is missing; use another checkpoint")
         if file_digest(path / name) != digest:
             raise CheckpointError(f"{path / name} is damaged: its digest differs; use another checkpoint")
     return manifest
+
+
+def _check_manifest(manifest: Any) -> None:
+    """Raise `ValueError` unless it has the form of a manifest; it may come from a stranger."""
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(files, dict):
+        raise ValueError("it lists no files")
+    for name, digest in files.items():
+        if name not in (MODEL, OPTIMISER, CONFIG) or not isinstance(digest, str):
+            raise ValueError(f"it lists {name!r}, which is no file of a checkpoint")
 
 
 def newest_whole(folder: Path) -> tuple[Path, list[str]]:
@@ -141,7 +156,10 @@ def load_policy_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[s
             with safe_open(path / MODEL, "numpy") as file:
                 tensors = {name: file.get_tensor(stored) for name, stored in names.items()}
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path / MODEL} cannot be read: {error}; use another checkpoint") from None
+            raise CheckpointError(
+                f"{path / MODEL} is no safetensors file of weights, or lacks some: {error}; use another "
+                "checkpoint. Files of other formats are never read, because they can hold programs"
+            ) from None
     return tensors, manifest
 
 

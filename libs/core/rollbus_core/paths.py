@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -45,7 +46,8 @@ class RunPaths:
         self.checkpoints = self.root / "checkpoints"
         self.audit = self.root / "audit"
         self.store = self.root / "store"
-        self.run_id = digest
+        #: Messages of other runs are refused; hosts with different run folders state a common id.
+        self.run_id = os.environ.get("ROLLBUS_RUN_ID") or digest
 
     @property
     def registry(self) -> str:
@@ -61,9 +63,14 @@ class RunPaths:
         """Where a process leaves what ended it."""
         return self.logs / f"{process}.failure.json"
 
+    @property
+    def weights_endpoint(self) -> str:
+        """Where the learner serves weights to other hosts; empty: it serves none."""
+        return os.environ.get("ROLLBUS_WEIGHTS", "")
+
     def hub_data(self, index: int) -> str:
         """Endpoint of a hub's data plane."""
-        return f"ipc://{self.runtime}/hub-{index}-data"
+        return os.environ.get("ROLLBUS_HUB_DATA") or f"ipc://{self.runtime}/hub-{index}-data"
 
     def hub_peers(self, index: int) -> str:
         """Endpoint of a hub's peer plane."""
@@ -77,7 +84,7 @@ class RunPaths:
         """Make the run folder and the runtime folder; raises with what to do if it cannot."""
         try:
             for folder in (self.root, self.logs, self.checkpoints, self.store):
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.root):
                 pass
         except OSError as error:
@@ -124,6 +131,13 @@ def _make_private(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise ConfigError(
+            f"runtime folder {folder} has mode {stat.S_IMODE(status.st_mode):04o} and owner "
+            f"{status.st_uid}: somebody else could put files there; remove it, or set "
+            "ROLLBUS_RUNTIME_DIR to a folder of your own"
+        )
 
 
 def _hold(runtime: Path) -> int:

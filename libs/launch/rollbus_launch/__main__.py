@@ -11,7 +11,11 @@ from rollbus_wire.errors import RollbusError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, run, and turn errors that are the user's to mend into one message and exit code 2."""
+    """Parse, run, and turn errors that are the user's to mend into one message and exit code 2.
+
+    What commands and services write is for this user alone.
+    """
+    os.umask(0o077)
     try:
         return _main(argv)
     except KeyboardInterrupt:

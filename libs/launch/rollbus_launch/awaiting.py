@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from rollbus_core.service import Service
+from rollbus_wire import shm
 from rollbus_wire.errors import DeadlineExceeded, PeerLost
 from rollbus_wire.link import Link, Poller, drain
 from rollbus_wire.messages import ListMembers, Members
@@ -14,14 +17,26 @@ from rollbus_wire.spec import EnvSpec
 ASK_EVERY_S = 0.05
 
 
+class Found(NamedTuple):
+    """What the registry told."""
+
+    spec: EnvSpec
+    #: Whether this process sees the memory in which the broker keeps slabs and the learner weights.
+    same_memory: bool
+
+
 class AwaitingSpec(Service):
     """Asks the registry until a slice is offered, then becomes what ``build`` makes of its spec.
 
-    It never waits, so a hub in the same process can start meanwhile. ``timeout_s`` 0: no limit.
+    It never waits, so a hub in the same process can start meanwhile. ``timeout_s`` 0: no limit. ``memory``:
+    the folder in which it proves what memory it sees.
     """
 
-    def __init__(self, name: str, link: Link, build: Callable[[EnvSpec], Service], timeout_s: float) -> None:
+    def __init__(
+        self, name: str, link: Link, build: Callable[[Found], Service], timeout_s: float, memory: Path
+    ) -> None:
         super().__init__(name)
+        self._memory, self._nonce = memory, ""
         self._link, self._build, self._timeout_s = link, build, timeout_s
         self._inner: Service | None = None
         self._next_ask = 0.0
@@ -35,14 +50,16 @@ class AwaitingSpec(Service):
     def start(self, poller: Poller) -> None:
         super().start(poller)
         poller.add(self._link)
+        self._nonce = shm.write_nonce(self._memory)
 
     def poll(self) -> bool:
         if self._inner is not None:
             return self._inner.poll()
         now = time.monotonic()
         for envelope in drain(self._link):
-            if isinstance(envelope.message, Members) and (spec := offered_spec(envelope.message)):
-                self._become(self._build(spec))
+            message = envelope.message
+            if isinstance(message, Members) and (spec := offered_spec(message)):
+                self._become(Found(spec, message.same_memory))
                 return True
         if self._timeout_s and now - self._started > self._timeout_s:
             raise DeadlineExceeded(
@@ -52,13 +69,14 @@ class AwaitingSpec(Service):
         if now >= self._next_ask:
             self._next_ask = now + ASK_EVERY_S
             try:
-                self._link.send(ListMembers())
+                self._link.send(ListMembers(self._nonce))
             except PeerLost:
                 pass
         return False
 
-    def _become(self, service: Service) -> None:
-        self._inner = service
+    def _become(self, found: Found) -> None:
+        self._forget()
+        service = self._inner = self._build(found)
         self.poller.remove(self._link)
         self._link.close()
         service.start(self.poller)
@@ -89,7 +107,13 @@ class AwaitingSpec(Service):
         if self._inner is not None:
             self._inner.stop()
         else:
+            self._forget()
             self._link.close()
+
+    def _forget(self) -> None:
+        if self._nonce:
+            shm.remove_nonce(self._nonce, self._memory)
+            self._nonce = ""
 
 
 def offered_spec(members: Members) -> EnvSpec | None:

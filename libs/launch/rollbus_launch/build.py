@@ -12,16 +12,18 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.access import Access
 from rollbus_core.config.models import EnvConfig
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_core.version import Version
-from rollbus_launch.awaiting import AwaitingSpec
+from rollbus_launch.awaiting import AwaitingSpec, Found
 from rollbus_launch.evaluate import Settings
 from rollbus_wire import lookup
-from rollbus_wire.errors import BindRefused, SpecError
+from rollbus_wire.errors import BindRefused, ConfigError, SpecError
+from rollbus_wire.limits import MAX_FRAME_BYTES
 from rollbus_wire.link import Link, ZmqLink, local_pair
 from rollbus_wire.spec import EnvSpec
 
@@ -44,10 +46,12 @@ def services(
     index: int,
     resolved: Any,
     paths: RunPaths,
+    access: Access,
     should_stop: Callable[[], bool],
 ) -> list[Service]:
     """The services of one process, in the order in which they are polled."""
-    context = _Context(resolved, paths, index, should_stop, fused="hub" in roles and "actor" in roles)
+    fused = "hub" in roles and "actor" in roles
+    context = _Context(resolved, paths, index, access, should_stop, fused)
     return [_BUILDERS[role](context) for role in roles]
 
 
@@ -58,24 +62,34 @@ class _Context:
     resolved: Any
     paths: RunPaths
     index: int
+    access: Access
     should_stop: Callable[[], bool]
     #: Hub and actor share this process and talk over a local link.
     fused: bool
     actor_end: Link | None = None
+    #: What the registry is told of the hub in this process.
+    hub_endpoint: str = ""
 
     @property
     def recipe(self) -> Any:
         return self.resolved.recipe
 
-    def link(self, endpoint: str, producer: str = "") -> ZmqLink:
+    def link(self, role: str, endpoint: str, producer: str = "") -> ZmqLink:
         """Dial a service of this run. All links of one service name the same ``producer``."""
-        return ZmqLink.connect(endpoint, self.paths.run_id, producer)
+        return self.access.connect(role, endpoint, self.paths.run_id, producer, self.index)
+
+    def bind(self, plane: str, endpoint: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> ZmqLink:
+        """Listen for the messages of ``plane``."""
+        return self.access.bind(plane, endpoint, self.paths.run_id, self.index, max_frame_bytes)
 
 
 def _broker(context: _Context) -> Service:
     from rollbus_broker.broker import Broker
 
-    return Broker(context.paths, context.recipe.broker, log=get_logger(context.paths, "broker-0"))
+    return Broker(
+        context.paths, context.recipe.broker, bind=context.bind, refusals=context.access.refusals,
+        log=get_logger(context.paths, "broker-0"),
+    )  # fmt: skip
 
 
 def _hub(context: _Context) -> Service:
@@ -86,7 +100,9 @@ def _hub(context: _Context) -> Service:
     env, seed, group_size = recipe.env, recipe.run.seed, context.resolved.feed.group_size
     rows, slices = env.num_envs // env.hubs, env.num_slices // env.hubs
     first = index * rows
-    data: list[Link] = [ZmqLink.bind(paths.hub_data(index), paths.run_id)]
+    bound = context.bind("data", paths.hub_data(index))
+    context.hub_endpoint = bound.endpoint
+    data: list[Link] = [bound]
     if context.fused:
         hub_end, context.actor_end = local_pair(paths.run_id)
         data.append(hub_end)
@@ -97,22 +113,29 @@ def _hub(context: _Context) -> Service:
         num_rows=rows, num_slices=slices, row_offset=first,
         episodes=GroupEpisodes(seed, group_size, first) if group_size else TrainingEpisodes(seed, first),
         data_links=data,
-        peer_link=peer_link(env.placement, env.listen or paths.hub_peers(index), paths.run_id),
-        registry=context.link(paths.registry), run_id=paths.run_id,
-        log=get_logger(paths, f"hub-{index}"), memory=paths.runtime,
+        peer_link=peer_link(
+            env.placement, env.listen or paths.hub_peers(index), lambda address: context.bind("peer", address)
+        ),
+        registry=context.link("hub", paths.registry), run_id=paths.run_id,
+        log=get_logger(paths, f"hub-{index}"), memory=paths.runtime, refusals=context.access.refusals,
     )  # fmt: skip
 
 
-def _actor(context: _Context, spec: EnvSpec) -> Service:
+def _actor(context: _Context, found: Found) -> Service:
     from rollbus_actor.actor import Actor
     from rollbus_actor.engines.base import make_engine
     from rollbus_core.slabs import SlabFolder
+    from rollbus_core.weights.relay import WeightRelay
     from rollbus_core.weights.shm import WeightReader
 
     recipe, paths, producer = context.recipe, context.paths, secrets.token_hex(8)
     import_torch(recipe.actor.threads, recipe.run.deterministic, recipe.run.seed)
-    policy = make_policy(recipe, spec, critic="value" in context.resolved.feed.extras)
-    settings = recipe.actor
+    policy = make_policy(recipe, found.spec, critic="value" in context.resolved.feed.extras)
+    settings, slot = recipe.actor, paths.weights(POLICY)
+    weights: Any = WeightReader(slot)
+    slabs: SlabFolder | None = SlabFolder(paths.store if recipe.broker.fsync else paths.runtime)
+    if not found.same_memory:  # weights come through the host's relay, chunks go with their commits
+        weights, slabs = WeightRelay(slot, lambda endpoint: context.link("actor", endpoint)), None
     return Actor(
         f"actor-{context.index}", settings,
         engine=make_engine(
@@ -121,41 +144,51 @@ def _actor(context: _Context, spec: EnvSpec) -> Service:
         ),
         policy_spec=policy.spec, feed=context.resolved.feeds[TRAINING_TABLE], seed=recipe.run.seed,
         noise_stream=ACTION_NOISE, mode="sample", deterministic=recipe.run.deterministic,
-        registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
-        slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
-        weights=WeightReader(paths.weights(POLICY)),
+        registry=context.link("actor", paths.registry, producer),
+        store=context.link("actor", paths.store_endpoint, producer), slabs=slabs, weights=weights,
         connect=lambda endpoint: _connect(context, endpoint), memory=paths.runtime,
     )  # fmt: skip
 
 
 def _connect(context: _Context, endpoint: str) -> Link:
-    if context.actor_end is not None and endpoint == context.paths.hub_data(context.index):
+    if context.actor_end is not None and endpoint == context.hub_endpoint:
         return context.actor_end
-    return context.link(endpoint)
+    return context.link("actor", endpoint)
 
 
-def _learner(context: _Context, spec: EnvSpec) -> Service:
+def _learner(context: _Context, found: Found) -> Service:
     from rollbus_core.datasets.parts import sized
+    from rollbus_core.weights.served import ServedWriter
     from rollbus_core.weights.shm import WeightWriter
     from rollbus_learner.checkpoint import start_from
     from rollbus_learner.learner import Learner
 
     recipe, paths, producer = context.recipe, context.paths, secrets.token_hex(8)
+    if not found.same_memory:
+        raise ConfigError(
+            f"the learner does not see the memory of the broker at {paths.registry}: run both on one "
+            "host, with the same --run-dir and ROLLBUS_RUNTIME_DIR (learners read chunks where the "
+            "broker keeps them)"
+        )
     import_torch(recipe.learner.threads, recipe.run.deterministic, recipe.run.seed)
-    policy = make_policy(recipe, spec, critic="value" in recipe.algorithm.requires)
+    policy = make_policy(recipe, found.spec, critic="value" in recipe.algorithm.requires)
     if recipe.run.start_from:
         start_from(policy, Path(recipe.run.start_from))
     algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
-        recipe.algorithm, spec, policy, context.resolved.feed
+        recipe.algorithm, found.spec, policy, context.resolved.feed
     )
+    weights: Any = WeightWriter(paths.weights(POLICY))
+    if paths.weights_endpoint:
+        weights = ServedWriter(weights, lambda: context.bind("weights", paths.weights_endpoint))
     return Learner(
         "learner-0", algorithm, sized(recipe.data, context.resolved.feeds), recipe, paths,
-        registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
-        weights=WeightWriter(paths.weights(POLICY)),
+        registry=context.link("learner", paths.registry, producer),
+        store=context.link("learner", paths.store_endpoint, producer),
+        weights=weights, refusals=context.access.refusals,
     )  # fmt: skip
 
 
-def _source(context: _Context, spec: EnvSpec) -> Service:
+def _source(context: _Context, found: Found) -> Service:
     from rollbus_broker.sources.source import Source
     from rollbus_core.datasets.parts import parts
     from rollbus_core.slabs import SlabFolder
@@ -163,21 +196,24 @@ def _source(context: _Context, spec: EnvSpec) -> Service:
     recipe, paths, producer = context.recipe, context.paths, secrets.token_hex(8)
     feeds = context.resolved.feeds
     return Source(
-        "source-0", spec, parts(recipe.data, feeds), feeds, frame_stack=recipe.env.frame_stack,
-        registry=context.link(paths.registry, producer), store=context.link(paths.store_endpoint, producer),
+        "source-0", found.spec, parts(recipe.data, feeds), feeds, frame_stack=recipe.env.frame_stack,
+        registry=context.link("source", paths.registry, producer),
+        store=context.link("source", paths.store_endpoint, producer),
         slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
         log=get_logger(paths, "source-0"),
     )  # fmt: skip
 
 
 def _when_spec_is_known(
-    context: _Context, name: str, build: Callable[[_Context, EnvSpec], Service]
+    context: _Context, role: str, name: str, build: Callable[[_Context, Found], Service]
 ) -> Service:
     if not context.resolved.online:
-        return build(context, offline_spec(context.recipe))
+        return build(context, Found(offline_spec(context.recipe), same_memory=True))
     timeout_s = 0.0 if context.recipe.env.placement == "dial_in" else context.recipe.deploy.start_timeout_s
-    link = context.link(context.paths.registry)
-    return AwaitingSpec(name, link, lambda spec: build(context, spec), timeout_s)
+    link = context.link(role, context.paths.registry)
+    return AwaitingSpec(
+        name, link, lambda found: build(context, found), timeout_s, memory=context.paths.runtime
+    )  # fmt: skip
 
 
 def _evaluator(context: _Context) -> Service:
@@ -185,16 +221,16 @@ def _evaluator(context: _Context) -> Service:
 
     return Evaluator(
         f"evaluator-{context.index}", context.resolved, context.paths,
-        context.link(context.paths.registry),
+        context.link("evaluator", context.paths.registry), context.access,
     )  # fmt: skip
 
 
 _BUILDERS: dict[str, Callable[[_Context], Service]] = {
     "broker": _broker,
     "hub": _hub,
-    "actor": lambda context: _when_spec_is_known(context, f"actor-{context.index}", _actor),
-    "learner": lambda context: _when_spec_is_known(context, "learner-0", _learner),
-    "source": lambda context: _when_spec_is_known(context, "source-0", _source),
+    "actor": lambda context: _when_spec_is_known(context, "actor", f"actor-{context.index}", _actor),
+    "learner": lambda context: _when_spec_is_known(context, "learner", "learner-0", _learner),
+    "source": lambda context: _when_spec_is_known(context, "source", "source-0", _source),
     "evaluator": _evaluator,
 }
 
@@ -237,7 +273,7 @@ class EvaluationPair:
     env_steps: int
 
 
-def evaluation(checkpoint: Path, resolved: Any, settings: Settings) -> EvaluationPair:
+def evaluation(checkpoint: Path, resolved: Any, settings: Settings, access: Access) -> EvaluationPair:
     """Compose an evaluation of ``checkpoint``: no broker, no tickets, pinned weights."""
     from rollbus_actor.engines.base import make_engine
     from rollbus_core.checkpoints import load_policy_tensors
@@ -254,7 +290,7 @@ def evaluation(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluatio
     )  # fmt: skip
     engine.set_weights(Version.of(manifest["version"]), tensors)
     hub, actor, listed = listed_pair(
-        recipe, settings, engine, policy.spec,
+        recipe, settings, access, engine, policy.spec,
         mode="mode" if settings.mode == "deterministic" else "sample", fixed_batch=EVALUATION_BATCH,
     )  # fmt: skip
     return EvaluationPair(
@@ -263,7 +299,14 @@ def evaluation(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluatio
 
 
 def listed_pair(
-    recipe: Any, settings: Settings, engine: Any, policy_spec: Any, *, mode: Any, fixed_batch: int
+    recipe: Any,
+    settings: Settings,
+    access: Access,
+    engine: Any,
+    policy_spec: Any,
+    *,
+    mode: Any,
+    fixed_batch: int,
 ) -> tuple[Any, Any, Any]:
     """A hub, an actor that decides with ``engine``, and the list of episodes they run: no broker."""
     from rollbus_actor.actor import Actor
@@ -281,7 +324,8 @@ def listed_pair(
         "evaluation-hub", 0, env, make_env=env_maker(env), worker_command=None,
         num_rows=min(settings.num_envs, settings.episodes), num_slices=1, row_offset=0,
         episodes=listed, data_links=[hub_end],
-        peer_link=peer_link(env.placement, settings.listen, ""), registry=None, record=False,
+        peer_link=peer_link(env.placement, settings.listen, lambda address: access.bind("peer", address)),
+        registry=None, record=False,
     )  # fmt: skip
     actor = Actor(
         "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy_spec, feed=None,
@@ -353,8 +397,8 @@ def worker_command(env: Any, run_id: str) -> Callable[[str, int], list[str]]:
     ]  # fmt: skip
 
 
-def peer_link(placement: str, endpoint: str, run_id: str) -> ZmqLink | None:
-    """Where peers dial in, if they do."""
+def peer_link(placement: str, endpoint: str, bind: Callable[[str], ZmqLink]) -> ZmqLink | None:
+    """Where peers dial in, if they do: what ``bind`` makes of ``endpoint``."""
     if placement == "inline":
         return None
     if not endpoint:
@@ -362,7 +406,7 @@ def peer_link(placement: str, endpoint: str, run_id: str) -> ZmqLink | None:
     give_up_at = time.monotonic() + REBIND_S
     while True:
         try:
-            return ZmqLink.bind(endpoint, run_id)
+            return bind(endpoint)
         except BindRefused:
             if time.monotonic() > give_up_at:
                 raise

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core import service
+from rollbus_core.access import Access
 from rollbus_core.columns import SOURCES
 from rollbus_core.config.load import Resolved, load, load_resolved
 from rollbus_core.datasets.episode import Episode
@@ -141,7 +142,9 @@ def _run_policy(run_dir: Path, resolved: Resolved, settings: Settings, provenanc
     provenance["checkpoint"] = str(checkpoint)
     # The environment is that of the recipe, the policy that of the run.
     recipe = resolved.recipe.model_copy(update={"policy": trained.policy, "algorithm": trained.algorithm})
-    _run(Running(checkpoint, replace(resolved, recipe=recipe), settings).services, settings)
+    access = Access.from_environment()
+    _run(Running(checkpoint, replace(resolved, recipe=recipe), settings, access).services, settings)
+    access.close()
 
 
 def _run_script(policy: str, resolved: Resolved, settings: Settings) -> None:
@@ -154,11 +157,12 @@ def _run_script(policy: str, resolved: Resolved, settings: Settings) -> None:
         else scripts.expert(spec) if policy == SCRIPT
         else scripts.function(policy)
     )  # fmt: skip
-    engine = scripts.ScriptEngine(script, spec)
+    engine, access = scripts.ScriptEngine(script, spec), Access.from_environment()
     hub, actor, _ = build.listed_pair(
-        recipe, settings, engine, engine.policy_spec, mode="sample", fixed_batch=0
+        recipe, settings, access, engine, engine.policy_spec, mode="sample", fixed_batch=0
     )
     _run([hub, actor], settings)
+    access.close()
 
 
 def _run(services: list[Any], settings: Settings) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.access import Access
 from rollbus_core.paths import RunPaths
 from rollbus_wire.errors import ConfigError, DeadlineExceeded, PeerLost
-from rollbus_wire.link import ZmqLink, wait_reply
+from rollbus_wire.link import wait_reply
 from rollbus_wire.messages import Command, ListMembers, Members, Message
 
 LATEST = Path("runs/latest")
@@ -30,7 +31,7 @@ class Control:
         self.paths, self.timeout_s = paths, timeout_s
 
     def __enter__(self) -> Control:
-        self.link = ZmqLink.connect(self.paths.registry, self.paths.run_id)
+        self.link = Access.from_environment().connect("admin", self.paths.registry, self.paths.run_id)
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -15,9 +15,11 @@ from typing import Any
 from rollbus_core.config.load import PLUGIN_PACKAGES
 from rollbus_core.cores import num_cores
 from rollbus_core.descriptors import max_connections
+from rollbus_core.key_folder import KeyFolder, configured
 from rollbus_core.paths import remove_dead, shared_memory_root
 from rollbus_wire import lookup
 from rollbus_wire.errors import RollbusError
+from rollbus_wire.keys import SECRET, VARIABLE, load, require_curve
 
 MIN_SHARED_BYTES = 256 << 20
 #: A connection is one: a hub with a thousand peers needs more than the usual 1024.
@@ -62,12 +64,32 @@ def machine() -> Iterator[Check]:
     yield Check("machine", "cores", cores >= 2, f"{cores}", "works, but services share one core")
     yield _leftovers()
     yield _shared_memory()
+    yield _keys()
     files, sockets = max_connections()
     found = f"{files} (services raise their limit to it), {sockets} sockets"
     fix = (
         "raise the hard limit: LimitNOFILE=65536 (systemd), --ulimit nofile=65536 (docker), ulimit -Hn 65536"
     )
     yield Check("machine", "open files", files >= MIN_FILES, found, fix)
+
+
+def _keys() -> Check:
+    """What services here would do about keys, and whether they could."""
+    folder = configured()
+    try:
+        require_curve()
+        if folder is None:
+            return Check("machine", "keys", True, f"CURVE is there; {VARIABLE} is not set: loopback only")
+        rows = KeyFolder(folder).rows()
+        own = [load(folder / f"{row['name']}{SECRET}").role for row in rows if row["secret_here"]]
+    except RollbusError as error:
+        return Check("machine", "keys", False, str(error), "see docs/security.md")
+    revoked = sum(row["state"] == "revoked" for row in rows)
+    found = (
+        f"{folder}: {len(rows) - revoked} allowed, {revoked} revoked, secrets of {', '.join(own) or 'nobody'}"
+    )
+    return Check("machine", "keys", bool(rows) or any(folder.glob(f"*{SECRET}")), found,
+                 f"{folder} is empty: rollbus keys create, or copy them there")  # fmt: skip
 
 
 def _leftovers() -> Check:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollbus_launch.episode_recorder import EpisodeRecorder
 
+from rollbus_core.access import Access
+
 #: 97.5 % quantile of Student's t by degrees of freedom; the normal one beyond the table.
 _T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -42,11 +44,11 @@ class Settings:
 class Running:
     """One evaluation that is going on: ``services`` are to be polled until `done`."""
 
-    def __init__(self, checkpoint: Path, resolved: Any, settings: Settings) -> None:
+    def __init__(self, checkpoint: Path, resolved: Any, settings: Settings, access: Access) -> None:
         from rollbus_launch import build
 
         self.checkpoint, self.settings = checkpoint, settings
-        self._pair = build.evaluation(checkpoint, resolved, settings)
+        self._pair = build.evaluation(checkpoint, resolved, settings, access)
         self.services = [self._pair.hub, self._pair.actor]
 
     @property
@@ -132,6 +134,8 @@ def evaluate(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluation:
     """Run one evaluation in this process until it is done."""
     from rollbus_core import service
 
-    running = Running(checkpoint, resolved, settings)
+    access = Access.from_environment()
+    running = Running(checkpoint, resolved, settings, access)
     service.run(running.services, should_stop=lambda: running.done, drain_s=1.0)
+    access.close()
     return running.result()

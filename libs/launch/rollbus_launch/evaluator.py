@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.access import Access
 from rollbus_core.checkpoint_folder import CheckpointFolder
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
@@ -27,8 +28,9 @@ class Evaluator(Service):
 
     role = "evaluator"
 
-    def __init__(self, name: str, resolved: Any, paths: RunPaths, registry: Link) -> None:
+    def __init__(self, name: str, resolved: Any, paths: RunPaths, registry: Link, access: Access) -> None:
         super().__init__(name)
+        self._access = access
         self.resolved, self.paths, self._link = resolved, paths, registry
         self._membership = self.member = Member(registry, self.role, name, state=lambda: self.state)
         self._pending: CheckpointSaved | None = None
@@ -72,7 +74,7 @@ class Evaluator(Service):
         config = self.resolved.recipe.eval
         settings = Settings(config.episodes, config.num_envs, config.seed, config.mode, config.listen)
         try:
-            running = Running(Path(saved.path), self.resolved, settings)
+            running = Running(Path(saved.path), self.resolved, settings, self._access)
         except CheckpointError as error:  # retention was faster; a newer one is on its way
             self._membership.failure = str(error)
         else:

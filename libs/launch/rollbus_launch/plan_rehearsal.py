@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.access import Access
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_launch import build
@@ -147,7 +148,9 @@ class Rehearsal:
     def _start(self) -> None:
         together = [["hub", "actor"]] if self.fused else [["hub"], ["actor"]]
         for roles in [["broker"], *together, ["learner"]]:
-            made = build.services(roles, 0, self.resolved, self.paths, should_stop=lambda: False)
+            made = build.services(
+                roles, 0, self.resolved, self.paths, Access(None), should_stop=lambda: False
+            )
             self.services |= dict(zip(roles, made, strict=True))
         for service in self.services.values():
             self._stack.callback(service.stop)

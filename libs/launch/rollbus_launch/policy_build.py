@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core import service
+from rollbus_core.access import Access
 from rollbus_core.version import Version
 from rollbus_launch.policy_service import PolicyService
-from rollbus_wire.link import Link, ZmqLink
+from rollbus_wire.link import Link
 from rollbus_wire.spec import EnvSpec
 
 
@@ -38,11 +39,13 @@ def serve(checkpoint: Path, recipe: Any, listen: str, spin_s: float = 0.0) -> in
     stop: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(1))
-    link = ZmqLink.bind(listen)
+    access = Access.from_environment(lambda text: print(text, flush=True))
+    link = access.bind("policy", listen)
     made = policy_service(checkpoint, recipe, link, spin_s)
     version = ".".join(map(str, made.engine.version))
     print(f"policy {recipe.policy.name} version {version} of {checkpoint} at {link.endpoint}", flush=True)
     service.run([made], should_stop=lambda: bool(stop))
+    access.close()
     print(
         f"{made.num_requests} requests, {made.num_rows} rows in {made.num_passes} passes; "
         f"refused {made.refused}, unanswered {made.unanswered}; engine {getattr(made.engine, 'choice', '')}"

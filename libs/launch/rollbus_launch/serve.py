@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollbus_core import service
+from rollbus_core.access import Access
 from rollbus_core.config.load import load_resolved
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
@@ -39,8 +40,9 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
         resolved = load_resolved(paths.config)
         paths.create()
         log = get_logger(paths, name)
+        access = Access.from_environment(log.warning)
         with paths.alive():
-            services = build.services(roles, index, resolved, paths, should_stop=stop)
+            services = build.services(roles, index, resolved, paths, access, should_stop=stop)
             stage = "run"
             log.info("started", pid=os.getpid(), roles=list(roles))
             service.run(
@@ -51,6 +53,7 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
                 drain_s=resolved.recipe.deploy.stop_timeout_s,
             )
             notifier.stopping()
+            access.close()
             log.info("stopped")
     except build.Stopped:
         return 0

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.access import Access
 from rollbus_core.config.checks import streams
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
@@ -19,7 +20,7 @@ from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher
 from rollbus_launch.nursery import Nursery
 from rollbus_launch.records import prepare_drawing
-from rollbus_wire.link import Envelope, Poller, ZmqLink
+from rollbus_wire.link import Envelope, Poller
 from rollbus_wire.messages import (
     CheckpointSaved,
     Command,
@@ -45,7 +46,7 @@ class Session:
             paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit,
             start=self.nursery.start if self.nursery else start_command,
         )  # fmt: skip
-        self.link = ZmqLink.connect(paths.registry, paths.run_id)
+        self.link = Access.from_environment().connect("admin", paths.registry, paths.run_id)
         self.member = Member(self.link, "launcher", "launcher-0")
         self.member.stage("watch")
         self.members: list[dict[str, Any]] = []

@@ -6,13 +6,17 @@ discarded and counted, never taken for the answer to the next request.
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
 from .env import StepResult
 from .errors import DeadlineExceeded, FaultReceived, PeerLost, WireError
+from .gate import Gate
+from .keys import load as load_key
 from .link import Envelope, Poller, ZmqLink, drain
 from .messages import (
     PROTOCOL,
@@ -32,14 +36,22 @@ from .messages import (
 )  # fmt: skip
 from .spec import EnvSpec
 
+log = logging.getLogger("rollbus.client")
+
 
 class Client:
     """Listens on ``endpoint`` for one peer and asks it."""
 
     def __init__(
-        self, endpoint: str, run: str = "", timeout_s: float = 30.0, heartbeat_s: float = 60.0
-    ) -> None:
-        self.link = ZmqLink.bind(endpoint, run)
+        self, endpoint: str, run: str = "", timeout_s: float = 30.0, heartbeat_s: float = 60.0,
+        key: Union[str, Path, None] = None,
+    ) -> None:  # fmt: skip
+        """``key``: the secret file to listen with, of role hub; its folder says which peers may dial in."""
+        self._gate = Gate(Path(key).parent, log.warning) if key is not None else None
+        if self._gate is not None:
+            self.link: ZmqLink = self._gate.bind(endpoint, "peer", load_key(Path(key or "")), run)
+        else:
+            self.link = ZmqLink.bind(endpoint, run)
         self.endpoint = self.link.endpoint
         self.timeout_s, self.heartbeat_s = timeout_s, heartbeat_s
         self.spec: Optional[EnvSpec] = None
@@ -130,6 +142,8 @@ class Client:
             except PeerLost:
                 pass
         self.link.close()
+        if self._gate is not None:
+            self._gate.close()
 
     def __enter__(self) -> Client:
         return self

@@ -116,3 +116,15 @@ class Diverged(RollbusError):
     """Training cannot go on: a loss is not finite, or actor and learner disagree."""
 
     code = "diverged"
+
+
+class AccessDenied(RollbusError):
+    """A key or token is missing, open to others, revoked, or of a role that may not do this."""
+
+    code = "access"
+
+
+class Forbidden(WireError):
+    """The sender's key may not send this message here."""
+
+    code = "forbidden"

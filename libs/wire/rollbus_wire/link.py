@@ -8,17 +8,19 @@ object and gives up its arrays. A link is used by one thread. On the bound side 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import time
 from collections import deque
-from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Tuple
 
 import zmq
 
 from . import sockets
 from .codec import pack, unpack
 from .errors import (
+    AccessDenied,
     DeadlineExceeded,
     FaultReceived,
     ForeignRun,
@@ -28,6 +30,7 @@ from .errors import (
     WireError,
     short,
 )
+from .keys import Key
 from .limits import (
     FIRST_OF_TURN,
     MAX_ELEMENTS,
@@ -42,10 +45,16 @@ from .limits import (
 from .messages import PROTOCOL, Fault, Message, from_data, to_data
 from .rejects import Rejects
 
+log = logging.getLogger("rollbus.link")
+
 #: A socket that was silent for t is asked again after t / `SILENCE_SHARE`, at most `MAX_SILENCE_S`,
 #: unless something was sent over it or a `Poller` saw it readable: asking an empty one costs 3 us, and a busy
 #: loop has several.
 SILENCE_SHARE, MAX_SILENCE_S = 8, 0.002
+#: How often a silent link that was dialled with a key looks whether the key was refused.
+HANDSHAKE_S = 0.1
+#: How often a server that hangs up is warned of.
+WARN_S = 10.0
 
 
 class Envelope:
@@ -102,6 +111,7 @@ class ZmqLink(Link):
         self.bound = socket.socket_type == zmq.ROUTER
         self.endpoint = sockets.bound_endpoint(socket)
         self._max_elements = MAX_ELEMENTS_ASKED if self.bound else MAX_ELEMENTS
+        self._receive: Callable[[int], List[bytes]] = socket.recv_multipart
         self._heard, self._ask_at = time.monotonic(), 0.0
 
     @classmethod
@@ -112,9 +122,15 @@ class ZmqLink(Link):
         return cls(sockets.router(sockets.context(), endpoint, max_frame_bytes), run, sender)
 
     @classmethod
-    def connect(cls, endpoint: str, run: str = "", sender: str = "") -> ZmqLink:
-        """Dial ``endpoint``."""
-        return cls(sockets.dealer(sockets.context(), endpoint), run, sender)
+    def connect(
+        cls, endpoint: str, run: str = "", sender: str = "", key: Optional[Key] = None,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> ZmqLink:  # fmt: skip
+        """Dial ``endpoint``, with ``key`` if it is tcp; see `sockets.dealer`."""
+        socket = sockets.dealer(sockets.context(), endpoint, key=key, max_frame_bytes=max_frame_bytes)
+        if key is None or not endpoint.startswith("tcp://"):
+            return cls(socket, run, sender)
+        return KeyedLink(socket, key, run, sender)
 
     def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
         id = id or next(self._ids)
@@ -139,7 +155,7 @@ class ZmqLink(Link):
             return None
         for _ in range(REJECTS_PER_TURN):
             try:
-                frames = self.socket.recv_multipart(zmq.DONTWAIT)
+                frames = self._receive(zmq.DONTWAIT)
             except zmq.Again:
                 now = time.monotonic()
                 self._ask_at = now + min(MAX_SILENCE_S, (now - self._heard) / SILENCE_SHARE)
@@ -187,6 +203,50 @@ class ZmqLink(Link):
 
     def close(self) -> None:
         self.socket.close()
+
+
+class KeyedLink(ZmqLink):
+    """A link that was dialled with a key. It ends with `AccessDenied` when the other side refuses the key."""
+
+    def __init__(self, socket: zmq.Socket, key: Key, run: str, sender: str) -> None:
+        super().__init__(socket, run, sender)
+        self.key, self._look_at, self._warn_at, self._refusal = key, 0.0, 0.0, ""
+        self._events = sockets.handshakes(socket)
+
+    def recv(self) -> Optional[Envelope]:
+        envelope = super().recv()
+        if envelope is None and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + HANDSHAKE_S
+            self._look()
+        return envelope
+
+    def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
+        try:
+            return super().send(message, to, re, id)
+        except PeerLost:
+            self._look()  # a refusal says more
+            raise
+
+    def _look(self) -> None:
+        """Raise if the key was refused; warn if the server hangs up on it."""
+        reason, broken_off = sockets.failed_handshakes(self._events)
+        self._refusal = reason = self._refusal or reason
+        if reason:
+            raise AccessDenied(
+                "%s: key %s (role %s) %s (docs/security.md)"
+                % (self.endpoint, self.key.name, self.key.role, reason)
+            )
+        if broken_off and self._look_at >= self._warn_at:
+            self._warn_at = self._look_at + WARN_S
+            log.warning(
+                "%s hangs up on key %s: its own key is another one than the address or the key's file says, "
+                "or something else listens there", self.endpoint, self.key.name,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self._events.close(0)
+        super().close()
 
 
 class LocalLink(Link):

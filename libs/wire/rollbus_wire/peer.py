@@ -13,13 +13,16 @@ import time
 import traceback
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
 from .actions import ActionBounds
 from .env import Env, as_env
 from .errors import FaultReceived, PeerLost, RollbusError, SpecError, VersionMismatch, WireError, short
+from .keys import Key
+from .keys import load as load_key
 from .link import Envelope, Link, Poller, ZmqLink, drain
 from .messages import (
     PROTOCOL,
@@ -45,6 +48,10 @@ log = logging.getLogger("rollbus.peer")
 KEEP_REPLIES = 16
 #: A hello that nobody answers is said again after this long.
 HELLO_S = 5.0
+#: What a hub may promise as its heartbeat.
+MIN_HEARTBEAT_S, MAX_HEARTBEAT_S = 0.1, 120.0
+#: A frame of a request may be this much larger than the actions of all rows; more ends the connection.
+REQUEST_BYTES = 16 << 20
 _POLL_S = 0.2
 _MAX_TRACEBACK = 16384
 _MAX_KNOWN_ROWS = 256
@@ -126,7 +133,7 @@ class Peer:
         elif self.welcome is None:
             self.refusal = fault
         else:
-            log.warning("the hub reports %s: %s", fault.code, fault.text)
+            log.warning("the hub reports %.40s: %.1000s", fault.code, fault.text)
 
     def _reply(self, envelope: Envelope) -> None:
         if envelope.sender != self._hub:
@@ -163,11 +170,16 @@ class Peer:
     # --- the requests
 
     def _reset(self, message: Reset) -> Message:
-        rows = self._rows(message.rows)
-        for label, values in (("seeds", message.seeds), ("options", message.options)):
-            if len(values) != len(rows) and (label == "seeds" or len(values)):
-                raise WireError("%d %s for %d rows" % (len(values), label, len(rows)))
-        obs = self.env.reset(rows, message.seeds, message.options)
+        rows, seeds = self._rows(message.rows), message.seeds
+        if seeds.shape != (len(rows),) or seeds.dtype.kind not in "iu":
+            raise WireError(
+                "%d seeds for %d rows (%s %s)" % (seeds.size, len(rows), seeds.dtype, list(seeds.shape))
+            )
+        if message.options and len(message.options) != len(rows):
+            raise WireError("%d options for %d rows" % (len(message.options), len(rows)))
+        if not all(isinstance(each, (dict, type(None))) for each in message.options):
+            raise WireError("options of a reset are one map per row")
+        obs = self.env.reset(rows, seeds, message.options)
         return Outcome(rows=rows, obs=self._checked(obs, len(rows)))
 
     def _step(self, message: Step) -> Message:
@@ -196,8 +208,8 @@ class Peer:
 
     def _set_state(self, message: SetState) -> Message:
         rows = self._rows(message.rows)
-        if len(message.states) != len(rows):
-            raise WireError("%d states for %d rows" % (len(message.states), len(rows)))
+        if len(message.states) != len(rows) or not all(isinstance(s, bytes) for s in message.states):
+            raise WireError("%d states for %d rows; each is bytes" % (len(message.states), len(rows)))
         obs = self.env.set_state(rows, message.states)
         return Outcome(rows=rows, obs=self._checked(obs, len(rows)))
 
@@ -213,8 +225,8 @@ class Peer:
             good = bool(good) and len(np.unique(rows)) == len(rows)
         if not good:
             raise WireError(
-                "rows %s (%s) are not distinct places of the %d rows here"
-                % (short(rows), rows.dtype, self.env.num_rows)
+                "rows %s (%s %s) are not distinct places of the %d rows here"
+                % (short(rows), rows.dtype, list(rows.shape), self.env.num_rows)
             )
         if rows.dtype != np.int32:
             return rows.astype(np.int32)
@@ -260,22 +272,26 @@ def run_env(
     name: str = "",
     run: str = "",
     stop: Optional[Callable[[], bool]] = None,
+    key: Union[str, Path, None] = None,
 ) -> None:
     """Serve environments to the hub at ``endpoint`` until it says goodbye or ``stop()`` is true.
 
     ``env_or_factory``: a batched `Env`, one Gymnasium-style environment, or a function that makes
     one, called ``num_rows`` times. Waits for a hub that is not there yet and dials in again when
     one is restarted. SIGTERM and Ctrl-C end it after the running step; the environment is closed.
+    ``key``: the secret file of this peer, which every address beyond loopback needs.
 
-    Raises `VersionMismatch` if the hub speaks another protocol, `FaultReceived` if it refuses.
+    Raises `VersionMismatch` if the hub speaks another protocol, `FaultReceived` if it refuses, `AccessDenied`
+    if it refuses the key.
     """
+    identity = load_key(key) if key is not None else None
     env = as_env(env_or_factory, num_rows)
     try:
         with _stop_signals() as signalled:
             session_ended = False
             while not session_ended:
                 session_ended = _session(
-                    env, endpoint, name, run, lambda: signalled() or (stop is not None and stop())
+                    env, endpoint, name, run, lambda: signalled() or (stop is not None and stop()), identity
                 )
     except KeyboardInterrupt:
         log.info("interrupted")
@@ -283,9 +299,11 @@ def run_env(
         env.close()
 
 
-def _session(env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool]) -> bool:
+def _session(
+    env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool], key: Optional[Key]
+) -> bool:
     """One connection to a hub; whether it is the last one."""
-    link = ZmqLink.connect(endpoint, run)
+    link = ZmqLink.connect(endpoint, run, key=key, max_frame_bytes=_most_bytes(env))
     peer = Peer(env, link, name)
     poller = Poller()
     poller.add(link)
@@ -298,7 +316,7 @@ def _session(env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bo
             if peer.goodbye is not None:
                 log.info("the hub says goodbye: %s", peer.goodbye.reason or "no reason given")
                 return not peer.goodbye.again
-            patience_s = 3 * peer.welcome.heartbeat_s if peer.welcome else HELLO_S
+            patience_s = _patience_s(peer.welcome)
             if peer.forgotten or time.monotonic() - peer.heard > patience_s:
                 reason = "dials in again"
                 if peer.welcome:
@@ -314,6 +332,19 @@ def _session(env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bo
         return False
     finally:
         _leave(link, reason)
+
+
+def _most_bytes(env: Env) -> int:
+    """The largest frame that a hub has reason to send."""
+    return REQUEST_BYTES + 8 * env.num_rows * int(np.prod(env.spec.action.shape, dtype=np.int64))
+
+
+def _patience_s(welcome: Optional[Welcome]) -> float:
+    """How long a hub may be silent; what it says of itself counts within bounds."""
+    if welcome is None:
+        return HELLO_S
+    promised = welcome.heartbeat_s
+    return 3 * (min(max(promised, MIN_HEARTBEAT_S), MAX_HEARTBEAT_S) if promised == promised else HELLO_S)
 
 
 def _leave(link: ZmqLink, reason: str) -> None:

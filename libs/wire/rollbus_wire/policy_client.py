@@ -8,11 +8,13 @@ with PolicyClient("ipc:///run/user/1000/policy") as policy:
 from __future__ import annotations
 
 import time
-from typing import Any, Optional, Tuple
+from pathlib import Path
+from typing import Any, Optional, Tuple, Union
 
 import numpy as np
 
 from .errors import DeadlineExceeded, FaultReceived, PeerLost, WireError
+from .keys import load as load_key
 from .link import Poller, ZmqLink
 from .messages import Arrays, Decide, Decided, Fault, Message
 
@@ -20,8 +22,10 @@ from .messages import Arrays, Decide, Decided, Fault, Message
 class PolicyClient:
     """Dials ``endpoint``. Used by one thread; `send` and `receive` allow several requests in flight."""
 
-    def __init__(self, endpoint: str, timeout_s: float = 5.0) -> None:
-        self.link, self.timeout_s = ZmqLink.connect(endpoint), timeout_s
+    def __init__(self, endpoint: str, timeout_s: float = 5.0, key: Union[str, Path, None] = None) -> None:
+        """``key``: the secret file of this client, which every address beyond loopback needs."""
+        self.link = ZmqLink.connect(endpoint, key=load_key(key) if key is not None else None)
+        self.timeout_s = timeout_s
         #: Answers that came after their deadline.
         self.late = 0
         self._poller = Poller()

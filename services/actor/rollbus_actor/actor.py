@@ -142,6 +142,8 @@ class Actor(Service):
 
     def stop(self) -> None:
         self.holdings.close("the actor stops")
+        if self._versions is not None:
+            self._versions.close()
         if self.member is not None:
             self.member.leave("stopped")
         for link in (self._registry, self._store):

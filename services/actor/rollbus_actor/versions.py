@@ -68,6 +68,10 @@ class Versions:
         self.latency_ms = 1000.0 * age_s(notice)
         return Applied(wanted.policy, list(notice.version), self._clock() - since)
 
+    def close(self) -> None:
+        """Nothing more will be read."""
+        self._source.close()
+
     def numbers(self) -> dict[str, float]:
         """For heartbeats."""
         latency = {} if self.latency_ms is None else {"weights_latency_ms": self.latency_ms}

@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -16,10 +17,11 @@ from rollbus_broker.registry.boot import BootFile
 from rollbus_broker.registry.registry import Registry
 from rollbus_broker.store.store import Store
 from rollbus_core.config.models import BrokerConfig
+from rollbus_core.key_folder import HTTP_TOKEN, configured, read_token
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_wire.errors import BindRefused
-from rollbus_wire.limits import MAX_HEADER_BYTES
+from rollbus_wire.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rollbus_wire.link import Link, Poller, ZmqLink
 
 #: /metrics is at most this old.
@@ -31,7 +33,11 @@ DRAIN_ALONE_S = 1.0
 
 
 class Broker(Service):
-    """One run's registry and store. Links are bound at `start` unless given."""
+    """One run's registry and store. Links are bound at `start` unless given, by ``bind`` (plane, endpoint,
+    bytes of the largest frame).
+
+    ``refusals`` counts those who were not let in, as "plane/reason/role".
+    """
 
     role = "broker"
 
@@ -42,12 +48,18 @@ class Broker(Service):
         *,
         registry_link: Link | None = None,
         store_link: Link | None = None,
+        bind: Callable[[str, str, int], Link] | None = None,
+        refusals: Callable[[], dict[str, int]] = dict,
         clock: Callable[[], float] = time.monotonic,
         log: Any = None,
     ) -> None:
         super().__init__("broker-0")
         self.paths, self.config = paths, config
         self._links = [registry_link, store_link]
+        self._bind = bind or (
+            lambda _, endpoint, size: ZmqLink.bind(endpoint, paths.run_id, max_frame_bytes=size)
+        )
+        self._refusals = refusals
         self._clock = clock
         self._log = log or structlog.get_logger("broker")
         self._http: HttpServer | None = None
@@ -73,11 +85,9 @@ class Broker(Service):
         now = self._clock()
         # First of all: a second broker of this run must end here and change nothing.
         self._lock = _lock(self.paths)
-        registry_link = self._links[0] or ZmqLink.bind(
-            self.paths.registry, self.paths.run_id, max_frame_bytes=MAX_HEADER_BYTES
-        )
+        registry_link = self._links[0] or self._bind("registry", self.paths.registry, MAX_HEADER_BYTES)
         self._links[0] = registry_link
-        store_link = self._links[1] or ZmqLink.bind(self.paths.store_endpoint, self.paths.run_id)
+        store_link = self._links[1] or self._bind("store", self.paths.store_endpoint, MAX_FRAME_BYTES)
         self._links[1] = store_link
         boot = BootFile(self.paths.store / "boot.json")
         folder = self.paths.store if self.config.fsync else self.paths.runtime
@@ -90,7 +100,7 @@ class Broker(Service):
             tables=self.store.tables, log=self._log,
         )  # fmt: skip
         if self.config.http:
-            self._http = HttpServer(self.config.http, self._box)
+            self._http = HttpServer(self.config.http, self._box, self._token())
             (self.paths.root / "http.txt").write_text(self._http.url + "\n")
         poller.add(registry_link)
         poller.add(store_link)
@@ -131,6 +141,16 @@ class Broker(Service):
             os.close(self._lock)
         self.state = "stopped"
 
+    def _token(self) -> bytes:
+        """What HTTP asks for: of the stated file, else of the key folder's, if there is one."""
+        folder = configured()
+        path = Path(self.config.http_token) if self.config.http_token else folder and folder / HTTP_TOKEN
+        return read_token(path) if path and (self.config.http_token or path.exists()) else b""
+
+    def _refused(self) -> dict[str, int]:
+        denied = self._http.denied if self._http else 0
+        return self._refusals() | ({"http/token/": denied} if denied else {})
+
     def _others(self) -> bool:
         """Whether a member lives that may still commit or save; the launcher ends after us."""
         return any(m.role != "launcher" for m in self.registry.membership.living())
@@ -145,6 +165,7 @@ class Broker(Service):
             {plane: dict(link.rejected) for plane, link in links if link is not None},
             dict(self.registry.unsent),
             dict(self.store.counts),
+            self._refused(),
         )
 
 

@@ -33,6 +33,8 @@ class Snapshot:
     #: Role -> relayed messages that it did not read.
     unsent: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    #: Of the broker's own sockets: "plane/reason/role" -> refusals.
+    refused: dict[str, int] = field(default_factory=dict)
 
     def missing(self) -> list[str]:
         """Who is not ready yet, for people."""
@@ -73,6 +75,7 @@ class SnapshotCollector(Collector):
             for plane, code, count in _rejected(member["stats"].get("rejected")):
                 rejected.add_metric([member["name"], plane, code], count)
         yield rejected
+        yield _refused(snapshot)
         unsent = CounterMetricFamily(
             "rollbus_unsent_messages", "Relayed messages that a member did not read.", labels=["role"]
         )
@@ -89,6 +92,21 @@ def _rejected(stat: Any) -> Iterator[tuple[str, str, int]]:
         for code, count in codes.items() if isinstance(codes, dict) else ():
             if isinstance(count, int):
                 yield plane, code, count
+
+
+def _refused(snapshot: Snapshot) -> CounterMetricFamily:
+    """Who was not let in, by the broker and by members that listen themselves."""
+    labels = ["member", "plane", "reason", "role"]
+    metric = CounterMetricFamily(
+        "rollbus_refused", "Refusals for lack of a key, or of its rights.", labels=labels
+    )
+    counts = {member["name"]: member["stats"].get("refused") for member in snapshot.members}
+    for name, refused in {"broker-0": snapshot.refused, **counts}.items():
+        for what, count in refused.items() if isinstance(refused, dict) else ():
+            parts = str(what).split("/")
+            if len(parts) == 3 and isinstance(count, int):
+                metric.add_metric([name, *parts], count)
+    return metric
 
 
 def _member_gauges(snapshot: Snapshot) -> Iterator[Metric]:

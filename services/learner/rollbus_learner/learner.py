@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,13 @@ class Learner(Service):
 
     def __init__(
         self, name: str, algorithm: Algorithm, feeds: Mapping[str, Feed], recipe: Any, paths: RunPaths, *,
-        registry: Link, store: Link, weights: WeightSink,
+        registry: Link, store: Link, weights: WeightSink, refusals: Callable[[], dict[str, int]] = dict,
     ) -> None:  # fmt: skip
-        """``recipe`` has the sections run, learner, checkpoint, eval, stop_when, broker, deploy."""
+        """``recipe`` has the sections run, learner, checkpoint, eval, stop_when, broker, deploy. ``refusals``
+        counts those who may not fetch weights."""
         super().__init__(name)
         self.recipe, self.paths = recipe, paths
-        self.registry, self.store, self.weights = registry, store, weights
+        self.registry, self.store, self.weights, self._refusals = registry, store, weights, refusals
         self.log = get_logger(paths, name)
         device = resolve_device(recipe.learner.device, choose(recipe.deploy.backend))
         self.trainer = Trainer(
@@ -134,6 +135,7 @@ class Learner(Service):
         self._metrics.close()
         if self._audit is not None:
             self._audit.close()
+        self.weights.close()
         for link in (self.registry, self.store):
             link.close()
 
@@ -144,6 +146,7 @@ class Learner(Service):
             "updates": counters.updates, "env_steps": counters.env_steps, "episodes": counters.episodes,
             "version": str(counters.version), "return_mean": self._returns.mean,
             "episode_length": self._last.get("length_mean"), "stale_chunks": self.streams.stale_chunks,
+            "refused": self._refusals(),
         }  # fmt: skip
         return self._last | own | self._shares.read(time.monotonic())
 

@@ -57,7 +57,8 @@ class Hub(Service):
     bound ends that actors dial; ``endpoint`` is what the registry tells them, by default the
     address of the first one that has any. ``row_offset`` is the global index of row 0. With a
     ``registry`` episodes begin once it has told the hub's incarnation. ``memory``: a folder for slabs of
-    large observations, which actors that see the same folder map.
+    large observations, which actors that see the same folder map. ``refusals`` counts those who were not let
+    in, as "plane/reason/role".
     """
 
     role = "hub"
@@ -69,7 +70,7 @@ class Hub(Service):
         worker_command: Callable[[str, int], Sequence[str]] | None = None,
         peer_link: Link | None = None, registry: Link | None = None, record: bool = True,
         run_id: str = "", endpoint: str = "", log: Any = None, memory: Path | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, refusals: Callable[[], dict[str, int]] = dict,
     ) -> None:  # fmt: skip
         super().__init__(name)
         if not 1 <= num_slices <= num_rows:
@@ -88,7 +89,7 @@ class Hub(Service):
         )
         self._make_env, self._worker_command = make_env, worker_command
         self._data_links, self._peer_link = list(data_links), peer_link
-        self._registry, self._clock = registry, clock
+        self._registry, self._clock, self._not_let_in = registry, clock, refusals
         self._log = log if log is not None else structlog.get_logger("hub")
         self._rates = Rates(self.counters, clock)
         self._peers = Peers(self, self.counters, timeout_s=env.step_timeout_s, log=self._log)
@@ -201,6 +202,7 @@ class Hub(Service):
             "rows": sum(each["rows"] for each in available),
             "peers": len(self._peers.sessions),
             "rejected": rejected_by_plane(data=self._data_links, peer=[self._peer_link]),
+            "refused": self._not_let_in(),
         }
 
     def _available(self) -> list[dict[str, Any]]:

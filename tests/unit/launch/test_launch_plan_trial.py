@@ -126,11 +126,11 @@ def test_where_trials_see_nothing_the_model_stands_alone(
     assert plan_trials.tried(load(recipe), costs) == costs
 
 
-def test_what_awaits_a_spec_tells_what_it_became(recipe: Path) -> None:
+def test_what_awaits_a_spec_tells_what_it_became(recipe: Path, tmp_path: Path) -> None:
     spec = build.env_maker(load(recipe).recipe.env)(1).spec
     link, registry = local_pair("test")
     made = Service("made")
-    awaiting = AwaitingSpec("actor-0", link, lambda _: made, timeout_s=0.0)
+    awaiting = AwaitingSpec("actor-0", link, lambda _: made, timeout_s=0.0, memory=tmp_path)
     awaiting.start(Poller())
     assert not awaiting.poll() and awaiting.service is None
     asked = registry.recv()

@@ -14,6 +14,7 @@ from rollbus_core.config.nearest import hint
 from rollbus_core.config.recipe import Recipe
 from rollbus_core.config.source import COMMAND_LINE, DEFAULT
 from rollbus_core.feed import TRAINING_TABLE, Feed
+from rollbus_core.key_folder import configured
 from rollbus_wire import lookup
 from rollbus_wire.errors import BindRefused, RollbusError
 from rollbus_wire.sockets import check_bind
@@ -231,7 +232,7 @@ def _addresses(recipe: Recipe) -> Iterator[tuple[str, str]]:
     given = {"env.listen": recipe.env.listen, "eval.listen": recipe.eval.listen}
     for key, address in given.items():
         try:
-            check_bind(address or "ipc:///")
+            check_bind(address or "ipc:///", keyed=configured() is not None)
         except BindRefused as error:
             yield key, str(error)
     if not recipe.eval.listen:

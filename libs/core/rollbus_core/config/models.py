@@ -126,6 +126,11 @@ class BrokerConfig(Section):
     """Registry and store."""
 
     http: str = option("127.0.0.1:0", "Address of /metrics, /healthz, /readyz; port 0: any; empty: off.")
+    http_token: str = option(
+        "",
+        "File (mode 0600) with the bearer token that HTTP asks for; needed beyond loopback. Empty: "
+        "http.token of ROLLBUS_KEYS, if it is there.",
+    )
     heartbeat_s: float = option(0.5, "Time between heartbeats.", "s", gt=0)
     lost_after_s: float = option(3.0, "Silence after which a member is lost.", "s", gt=0)
     slab_bytes: int = option(8 << 20, "Size of one slab file.", "bytes", ge=1 << 16)

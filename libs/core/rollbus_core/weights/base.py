@@ -29,6 +29,10 @@ class WeightSink(Protocol):
         """Make ``version`` (lineage, number) readable; None if no buffer is free: try again."""
         ...
 
+    def close(self) -> None:
+        """Nothing more will be published; what is there stays readable on this host."""
+        ...
+
 
 class WeightSource(Protocol):
     """An actor's end of a slot."""
@@ -44,6 +48,10 @@ class WeightSource(Protocol):
         Raises `StaleRead` on entry if they are not there whole, and on leaving the block if they changed
         meanwhile: then what was made of them is a mixture. Only a writer that ignores the lock does that.
         """
+        ...
+
+    def close(self) -> None:
+        """Nothing more will be read."""
         ...
 
 

@@ -22,7 +22,7 @@ from rollbus_core.version import Version
 from rollbus_core.weights.encoding import decode, encode
 from rollbus_core.weights.shm import WeightReader, WeightWriter
 from rollbus_core.weights.stream import Arrived, StreamReader
-from rollbus_wire.errors import StaleRead, WireError
+from rollbus_wire.errors import ConfigError, StaleRead, WireError
 from rollbus_wire.link import Link, Poller
 from rollbus_wire.messages import Notice, from_data, to_data
 
@@ -80,12 +80,17 @@ class WeightRelay:
     def local(self, notice: Notice) -> Notice | None:
         """The newest notice of this host's slot; fetching what ``notice`` names goes on meanwhile.
 
-        Raises what ended the relay's thread.
+        Raises what ended the relay's thread, and `ConfigError` if the learner serves no other hosts.
         """
         if self.failure is not None:
             raise self.failure
-        if notice.stream:
-            self._wanted = notice
+        if not notice.stream:
+            raise ConfigError(
+                f"this host ({self.prefix.parent}) has no memory in common with the learner, which "
+                "serves no weights to others: set ROLLBUS_WEIGHTS=tcp://HOST:PORT where the learner "
+                "runs (docs/security.md)"
+            )
+        self._wanted = notice
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="weight-relay", daemon=True)
             self._thread.start()

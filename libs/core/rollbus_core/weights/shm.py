@@ -186,6 +186,9 @@ class WeightReader:
         """``notice`` itself: what the learner of this memory domain publishes is here."""
         return notice
 
+    def close(self) -> None:
+        """Mappings go with their last view."""
+
     def read(self, notice: Notice) -> bytes:
         """A copy of the image that ``notice`` names; raises `StaleRead` unless it is there whole."""
         with self._image(notice) as image:

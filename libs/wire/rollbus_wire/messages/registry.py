@@ -169,6 +169,9 @@ class Done(Message):
 class ListMembers(Message):
     """Who is there? Answered by `Members`."""
 
+    #: A nonce of the asker (`rollbus_wire.shm`), to be told whether it shares the broker's memory.
+    memory: str = ""
+
 
 @dataclass
 class Members(Message):
@@ -177,6 +180,8 @@ class Members(Message):
     members: List[Any]
     boot: int = 0
     tables: List[Any] = field(default_factory=list)
+    #: The broker has read the asker's nonce back.
+    same_memory: bool = False
 
 
 @dataclass

@@ -16,6 +16,7 @@ from rollbus_broker.registry.membership import Entry, Membership
 from rollbus_broker.registry.relays import RELAYED, LastOnes
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.paths import RunPaths
+from rollbus_wire import shm
 from rollbus_wire.errors import PeerLost, WireError, short
 from rollbus_wire.limits import MAX_KEY, MAX_NAME, MAX_PEERS
 from rollbus_wire.link import Envelope, Link, drain
@@ -241,8 +242,11 @@ class Registry:
         self._reply(envelope, Done({"told": [member.name for member in targets]}))
 
     def _list(self, envelope: Envelope, now: float) -> None:
+        message = envelope.message
+        assert isinstance(message, ListMembers)
         members = [self._own_row(), *self.members(now)]
-        self._reply(envelope, Members(members, self.boot, self._tables()))
+        same = bool(message.memory) and shm.same_memory(message.memory, self.paths.runtime)
+        self._reply(envelope, Members(members, self.boot, self._tables(), same))
 
     def _own_row(self) -> dict[str, Any]:
         """The broker is no member of its own registry, but people look for it."""
@@ -302,16 +306,8 @@ def _bad_slices(slices: list[Any]) -> Any:
 def same_memory(message: Register, paths: RunPaths) -> bool:
     """Whether the member sees this run's runtime folder.
 
-    ``nonce`` is "NAME=TEXT" where the member wrote TEXT to the file NAME of the runtime folder;
-    without one, the same host name has to do.
+    It has written ``nonce`` there (`rollbus_wire.shm`); without one, the same host name has to do.
     """
     if not message.nonce:
         return message.host == socket.gethostname()
-    name, _, text = message.nonce.partition("=")
-    path = paths.runtime / name
-    if "/" in name or name in ("", ".", ".."):
-        return False
-    try:
-        return bool(text) and path.read_text() == text
-    except (OSError, ValueError):
-        return False
+    return shm.same_memory(message.nonce, paths.runtime)

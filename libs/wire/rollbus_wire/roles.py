@@ -1,0 +1,64 @@
+"""Which role may send which message to which socket: the whole table. docs/security.md."""
+
+from __future__ import annotations
+
+from typing import Dict, FrozenSet, Tuple, Type
+
+from . import messages as m
+from .messages import Message
+
+_MEMBER = (m.Register, m.Heartbeat, m.Leave, m.ListMembers)
+
+#: Plane -> role -> messages, beside `Ping`, `Pong` and `Fault`. A role that is absent cannot even connect.
+MAY_SEND: Dict[str, Dict[str, Tuple[Type[Message], ...]]] = {
+    "peer": {"peer": (m.Hello, m.Outcome, m.Goodbye)},
+    "data": {"actor": (m.Attach, m.Act, m.Detach)},
+    "registry": {
+        "hub": _MEMBER + (m.SlicesChanged,),
+        "actor": _MEMBER + (m.Released, m.Applied),
+        "source": _MEMBER,
+        "learner": _MEMBER + (m.Notice, m.CheckpointSaved),
+        "evaluator": _MEMBER + (m.Evaluated,),
+        "admin": _MEMBER + (m.Gone, m.Command, m.Done),
+    },
+    "store": {
+        "actor": (m.TicketRequest, m.Commit, m.Cancel),
+        "source": (m.TicketRequest, m.Commit, m.Cancel),
+        "learner": (m.OpenTable, m.Sample, m.Consumed, m.Durable),
+    },
+    "weights": {"actor": (m.FetchWeights, m.FetchChunk)},
+    "policy": {"client": (m.Decide,)},
+}
+#: Who binds each plane, that is, whose key whoever dials it must expect.
+BOUND_BY = {
+    "peer": "hub", "data": "hub", "registry": "broker", "store": "broker", "weights": "learner",
+    "policy": "actor",
+}  # fmt: skip
+#: Role -> the service whose address it is given by hand.
+DIALS = {
+    "peer": "hub", "client": "actor", "hub": "broker", "actor": "broker", "source": "broker",
+    "learner": "broker", "evaluator": "broker", "admin": "broker",
+}  # fmt: skip
+ROLES = ("broker",) + tuple(DIALS)
+#: As what a key of this role may join the registry, where that is not its own name.
+_JOINS_AS = {"admin": "launcher"}
+_EVERYBODY = (m.Ping, m.Pong, m.Fault)
+_SETS: Dict[Tuple[str, str], FrozenSet[Type[Message]]] = {
+    (plane, role): frozenset(kinds + _EVERYBODY)
+    for plane, roles in MAY_SEND.items()
+    for role, kinds in roles.items()
+}
+
+
+def may_connect(plane: str, role: str) -> bool:
+    """Whether a key of ``role`` may dial a socket of ``plane`` at all."""
+    return (plane, role) in _SETS
+
+
+def refusal(plane: str, role: str, message: Message) -> str:
+    """Why ``role`` may not send ``message`` to a socket of ``plane``; empty: it may."""
+    if type(message) not in _SETS.get((plane, role), ()):
+        return "a key of role %s may not send %s to a %s socket" % (role, message.kind, plane)
+    if isinstance(message, m.Register) and message.role != _JOINS_AS.get(role, role):
+        return "a key of role %s may not join as %s" % (role, message.role[:32])
+    return ""
