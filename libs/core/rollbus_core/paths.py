@@ -62,8 +62,8 @@ class RunPaths:
         return self.logs / f"{process}.failure.json"
 
     def hub_data(self, index: int) -> str:
-        """Endpoint of a hub's data plane."""
-        return f"ipc://{self.runtime}/hub-{index}-data"
+        """Endpoint of a hub's data plane; of tcp with port ``*``, each start of a hub takes a free one."""
+        return os.environ.get("ROLLBUS_HUB_DATA", f"ipc://{self.runtime}/hub-{index}-data")
 
     def hub_peers(self, index: int) -> str:
         """Endpoint of a hub's peer plane."""

@@ -74,7 +74,10 @@ class _Context:
 def _broker(context: _Context) -> Service:
     from rollbus_broker.broker import Broker
 
-    return Broker(context.paths, context.recipe.broker, log=get_logger(context.paths, "broker-0"))
+    recipe, paths = context.recipe, context.paths
+    return Broker(
+        paths, recipe.broker, log=get_logger(paths, "broker-0"), audit=paths.audit if recipe.run.audit else None
+    )
 
 
 def _hub(context: _Context) -> Service:
@@ -105,6 +108,7 @@ def _hub(context: _Context) -> Service:
 def _actor(context: _Context, spec: EnvSpec) -> Service:
     from rollbus_actor.actor import Actor
     from rollbus_actor.engines.base import make_engine
+    from rollbus_actor.sent_log import SentLog
     from rollbus_core.slabs import SlabFolder
     from rollbus_core.weights.shm import WeightReader
 
@@ -124,6 +128,7 @@ def _actor(context: _Context, spec: EnvSpec) -> Service:
         slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
         weights=WeightReader(paths.weights(POLICY)),
         connect=lambda endpoint: _connect(context, endpoint), memory=paths.runtime,
+        audit=SentLog(paths.audit, producer) if recipe.run.audit else None,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from rollbus_core.config.load import load_resolved
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_launch import build
+from rollbus_launch.chaos import clock
 from rollbus_launch.children import LAUNCHER_PID
 from rollbus_launch.notify import Notifier
 from rollbus_wire.errors import RollbusError
@@ -28,6 +29,7 @@ _PR_SET_PDEATHSIG = 1
 def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
     """Run ``roles`` in this process until they finish or a signal comes; the exit code."""
     limit_threads()
+    clock.install()
     _end_with_parent()
     paths = RunPaths(run_dir)
     name = process_name(roles, index)

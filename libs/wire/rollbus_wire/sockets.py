@@ -7,6 +7,7 @@ loopback may be bound in the clear; any other address needs keys.
 from __future__ import annotations
 
 import ipaddress
+import os
 from typing import Optional
 
 import zmq
@@ -25,6 +26,8 @@ RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1000
 #: ZMTP heartbeats notice a half-open TCP connection.
 TCP_HEARTBEAT_MS = 5000
+#: Names HOST:PORT of a SOCKS 5 proxy through which tcp addresses are dialled.
+SOCKS_PROXY = "ROLLBUS_SOCKS_PROXY"
 
 
 def context() -> zmq.Context:
@@ -73,6 +76,9 @@ def dealer(context: zmq.Context, endpoint: str, identity: Optional[bytes] = None
     _configure(socket)
     if identity:
         socket.setsockopt(zmq.IDENTITY, identity)
+    proxy = os.environ.get(SOCKS_PROXY)
+    if proxy and endpoint.startswith("tcp://"):
+        socket.setsockopt_string(zmq.SOCKS_PROXY, proxy)
     try:
         socket.connect(endpoint)
     except zmq.ZMQError as error:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -44,9 +45,10 @@ class Broker(Service):
         store_link: Link | None = None,
         clock: Callable[[], float] = time.monotonic,
         log: Any = None,
+        audit: Path | None = None,
     ) -> None:
         super().__init__("broker-0")
-        self.paths, self.config = paths, config
+        self.paths, self.config, self._audit = paths, config, audit
         self._links = [registry_link, store_link]
         self._clock = clock
         self._log = log or structlog.get_logger("broker")
@@ -82,7 +84,8 @@ class Broker(Service):
         boot = BootFile(self.paths.store / "boot.json")
         folder = self.paths.store if self.config.fsync else self.paths.runtime
         self.store = Store(
-            store_link, folder, self.paths.store / "log", self.config, boot.boot, now, log=self._log
+            store_link, folder, self.paths.store / "log", self.config, boot.boot, now, log=self._log,
+            audit=self._audit,
         )
         self.registry = Registry(
             registry_link, self.paths, self.config, boot, now,

@@ -148,6 +148,7 @@ class Learner(Service):
             "updates": counters.updates, "env_steps": counters.env_steps, "episodes": counters.episodes,
             "version": str(counters.version), "return_mean": self._returns.mean,
             "episode_length": self._last.get("length_mean"), "stale_chunks": self.reader.stale_chunks,
+            "corrupt_chunks": self.reader.corrupt_chunks,
         }  # fmt: skip
         return self._last | own | self._shares.read(time.monotonic())
 
@@ -231,9 +232,9 @@ class Learner(Service):
             batch = self.reader.read(message)
         except StaleRead as error:
             self.log.warning("batch lost", sequence=message.sequence, reason=str(error))
-            self.reader.stale_chunks += len(message.chunks)
             trainer.skip(message.sequence)
             times += [time.monotonic()] * 2
+            self._audit_batch(message)
             return {"samples": 0}
         times.append(time.monotonic())
         if trainer.algorithm.wants_more(batch, len(parts)):
@@ -246,9 +247,13 @@ class Learner(Service):
             self.log.error("not finite", term=error.term, step=error.step, minibatch=str(path))
             raise
         times.append(time.monotonic())
-        if self._audit is not None:
-            self._audit.applied(self.reader.slabs, message.chunks, message.sequence, trainer.counters.version)
+        self._audit_batch(message)
         return metrics
+
+    def _audit_batch(self, message: Batch) -> None:
+        if self._audit is not None:
+            version = self.trainer.counters.version
+            self._audit.applied(self.reader.slabs, message, version, self.reader.unread)
 
     def _record(self, metrics: dict[str, float], times: list[float], steps: int) -> None:
         now, counters = times[-1], self.trainer.counters
@@ -262,6 +267,7 @@ class Learner(Service):
                 "update": counters.updates, "env_steps": counters.env_steps,
                 "env_steps_per_s": steps / max(now - self._row_at, 1e-9),
                 "version": str(counters.version), **metrics, "stale_chunks": self.reader.stale_chunks,
+                "corrupt_chunks": self.reader.corrupt_chunks,
                 "sample_s": times[0] - self._free_since, "gather_s": times[1] - times[0],
                 "update_s": times[2] - times[1], "publish_s": times[3] - times[2],
             }
@@ -305,6 +311,8 @@ class Learner(Service):
             self._saved_at = counters.updates
             self.log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)
         counters.lineage = take_lineage(self.paths.checkpoints)
+        if self._audit is not None:
+            self._audit.began(counters.version, counters.applied)
 
     def _save_what_is_due(self) -> None:
         steps = self.trainer.counters.env_steps

@@ -76,6 +76,11 @@ def _write(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The whole records of a log that another process may be writing."""
+    return _read(path)[0]
+
+
 def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
     """(records, bytes after the last whole record)."""
     if not path.exists():

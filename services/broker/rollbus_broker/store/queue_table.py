@@ -156,7 +156,7 @@ class QueueTable(Table):
         for chunk in pending:
             reason = self._queue_again(chunk)
             if reason:
-                self.dropped[reason] += 1
+                self._drop([chunk], reason)
                 freed.append(chunk)
         if void:
             self.dropped["expired" if known else "lineage"] += len(void)
@@ -231,8 +231,7 @@ class QueueTable(Table):
         for number, chunks in self.kept.items():
             gone += [c for c in chunks if lost(c)]
             self.kept[number] = [c for c in chunks if not lost(c)]
-        if gone:
-            self.dropped["memory"] += len(gone)
+        self._drop(gone, "memory")
         return gone
 
     def _leave(self, ticket: TicketInfo) -> _Batch:
@@ -245,6 +244,8 @@ class QueueTable(Table):
     def _evict(self, number: int) -> list[Chunk]:
         chunks = self.kept.pop(number)
         self.evicted[number] = len(chunks)
+        for chunk in chunks:
+            self.on_drop(chunk, "full")  # counted if a resume asks for it
         return chunks
 
     def _queue_again(self, chunk: Chunk) -> str:

@@ -31,6 +31,7 @@ from rollbus_broker.store.tables import Table
 from rollbus_broker.store.waiting import Waiting, WaitingSample, WaitingTicket
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.feed import TableConfig
+from rollbus_core.lines import LineFile
 from rollbus_core.requests import Replies
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
@@ -83,8 +84,11 @@ class Store:
         now: float,
         *,
         log: Any = None,
+        audit: Path | None = None,
     ) -> None:
+        """``audit``: the folder that is told of dropped chunks."""
         self.link, self.config = link, config
+        self._audit = LineFile(audit / "dropped.jsonl") if audit is not None else None
         self._log = log or structlog.get_logger("broker")
         self._replies = Replies(link, keep=KEEP_REPLIES)
         self._waiting = Waiting()
@@ -99,7 +103,7 @@ class Store:
         self.counts = {"tickets_returned": 0, "evicted_chunks": 0}
         self.ledger = Ledger(
             Log(log_path, fsync=config.fsync), SlabFolder(folder), config.slab_bytes, boot,
-            rest_s=config.ticket_timeout_s,
+            rest_s=config.ticket_timeout_s, on_drop=self._dropped,
         )  # fmt: skip
         found = self.ledger.recover(now, self._is_whole)
         if any(found.values()):
@@ -159,6 +163,15 @@ class Store:
         """Write what is left."""
         self._send()
         self.ledger.log.close()
+        if self._audit is not None:
+            for name, table in self.ledger.tables.items():
+                for chunk in table.chunks():
+                    self._dropped(name, chunk, "left")
+            self._audit.close()
+
+    def _dropped(self, table: str, chunk: Chunk, reason: str) -> None:
+        if self._audit is not None:
+            self._audit.put({"table": table, "sequence": chunk.sequence, "reason": reason})
 
     def _handle(self, envelope: Envelope, now: float) -> None:
         handler = self._handlers.get(type(envelope.message))
