@@ -21,6 +21,7 @@ from rollbus_wire.messages import (
     Heartbeat,
     Leave,
     Message,
+    Pong,
     Register,
     Registered,
     fields_hash,
@@ -85,8 +86,9 @@ class Member:
                 raise PeerLost(f"{self.role} {self.name}: {message.text}")
             elif isinstance(message, Command) and message.name == "stop":
                 self.stop_requested = True
-            else:
+            elif not isinstance(message, Pong):
                 others.append(envelope)
+        self.link.keep_alive()
         self._beat(time.monotonic())
         return others
 

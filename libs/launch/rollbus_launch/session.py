@@ -40,7 +40,8 @@ class Session:
         self.recipe, self.paths, self.display = resolved.recipe, paths, display
         self.nursery = Nursery(paths) if nursery.available() else None
         self.launcher = LocalLauncher(
-            paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit,
+            paths, max_restarts=self.recipe.deploy.restarts, min_healthy=self.recipe.deploy.min_healthy,
+            on_exit=self._on_exit,
             start=self.nursery.start if self.nursery else start_command,
         )  # fmt: skip
         self.link = ZmqLink.connect(paths.registry, paths.run_id)
@@ -123,9 +124,9 @@ class Session:
     def _on_exit(self, process: ProcessSpec, pid: int, reason: str) -> None:
         for role in process.roles:
             self.member.send(Gone(role=role, name=f"{role}-{process.index}", pid=pid, reason=reason))
-        if self.launcher.restarts(process):  # else the reason ends the run, and is told then
+        if self.launcher.goes_on(process):  # else the reason ends the run, and is told then
             self.display.note(reason)
-            if "learner" in process.roles:
+            if "learner" in process.roles and self.launcher.running("learner"):
                 self.display.note(f"the learner starts again {self._resume_point()}")
 
     def _resume_point(self) -> str:

@@ -11,6 +11,7 @@ from rollbus_accel.backends.base import choose, resolve_device
 from rollbus_core.checkpoints import listed, newest_whole, take_lineage
 from rollbus_core.feed import TRAINING_TABLE as TABLE
 from rollbus_core.feed import Feed
+from rollbus_core.lines import NO_ROOM
 from rollbus_core.log import get_logger
 from rollbus_core.member import Member
 from rollbus_core.metrics import MetricsWriter
@@ -46,6 +47,10 @@ from rollbus_wire.messages import (
 FIRST_UPDATE_S, CHECKPOINT_S = 120.0, 120.0
 #: Announced checkpoints that are kept until an evaluator, which may be slow to start, has come to them.
 MAX_AWAITED = 8
+#: While no newer version comes the notice is sent again this often: one that was lost would stop everything.
+TELL_EVERY_S = 2.0
+#: Time until a checkpoint for which there was no room is tried again.
+SAVE_AGAIN_S = 2.0
 #: Time until a refused request is made again.
 RETRY_S = 1.0
 
@@ -86,11 +91,12 @@ class Learner(Service):
         self._opened = False
         self._notice: Notice | None = None
         self._unpublished: Weights | None = None
+        self._tell_at = 0.0
         #: Announced checkpoints that no evaluation has come for.
         self._awaited: list[Path] = []
         self._returns, self._shares = RecentReturn(), Shares(time.monotonic())
         self._update_s = FIRST_UPDATE_S / 10
-        self._saved_at = -1
+        self._saved_at, self._save_again = -1, 0.0
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -282,6 +288,8 @@ class Learner(Service):
         What is unpublished may view the parameters: they change only when it is replaced, too.
         """
         if self._unpublished is None:
+            if time.monotonic() >= self._tell_at:
+                self._send_notice()
             return
         notice = self.weights.publish(self.trainer.counters.version, self._unpublished)
         if notice is not None:
@@ -289,6 +297,7 @@ class Learner(Service):
             self._send_notice()
 
     def _send_notice(self) -> None:
+        self._tell_at = time.monotonic() + TELL_EVERY_S
         if self._notice is not None:
             self.member.send(self._notice)
 
@@ -320,19 +329,33 @@ class Learner(Service):
         evaluate = self._eval_due.due(steps) and (wanted is None or (recent is not None and recent >= wanted))
         every_s = self.recipe.checkpoint.every_s
         late = bool(every_s) and time.monotonic() - self._last_save >= every_s
-        if not (evaluate or late or self._save_due.due(steps)):
+        if not (evaluate or late or self._save_due.due(steps)) or time.monotonic() < self._save_again:
             return
-        path = self._save()
+        try:
+            path = self._save()
+        except OSError as error:
+            self._no_room(error)
+            return
         self._save_due.done(steps)
         if evaluate:
             self._eval_due.done(steps)
             self._announce(path, final=False)
+
+    def _no_room(self, error: OSError) -> None:
+        """Training goes on with a full disk; the checkpoint is made when there is room."""
+        if error.errno not in NO_ROOM:
+            raise error
+        self.checkpoints.files.sweep()
+        self._save_again = time.monotonic() + SAVE_AGAIN_S
+        self.member.failure = f"no checkpoint: {error.strerror}; free some room for {self.paths.root}"
+        self.log.warning("no checkpoint", why=error.strerror)
 
     def _save(self) -> Path:
         began, counters = time.monotonic(), self.trainer.counters
         self.member.stage("checkpoint", CHECKPOINT_S)
         path = self.checkpoints.save(self.trainer.training, self._awaited)
         self._saved_at, self._last_save = counters.updates, time.monotonic()
+        self.member.failure = ""
         self._requests.ask(Durable(TABLE, counters.applied), lambda _: None)
         self._shares.add(time.monotonic(), time.monotonic() - began, 0)
         self.log.info("saved", checkpoint=path.name, env_steps=counters.env_steps)

@@ -159,9 +159,18 @@ class Slice:
             rows = places = np.flatnonzero(ready).astype(np.int32)
         self.tick += 1
         self._counters.ticks += 1
-        if not holder.send(self._tick(rows, places)):
-            self.detach(self.tenure.fence)
+        # A holder that has lost its connection asks for it (`repeat`) when it has another one.
+        holder.send(self._tick(rows, places))
         return True
+
+    def repeat(self) -> None:
+        """Send the outstanding tick again, if there is one: it or its answer was lost."""
+        holder, places = self.tenure.holder, np.flatnonzero(self.state == TICKED).astype(np.int32)
+        if holder is None or not places.size:
+            return
+        whole = self._whole_tick and places.size == self.num_rows
+        self._counters.repeated_ticks += 1
+        holder.send(self._tick(ALL if whole else places, self._places if whole else places))
 
     def wake_in_s(self) -> float:
         """Seconds after which `advance` may send a tick without its late rows."""

@@ -104,13 +104,16 @@ class Ledger:
             self._free(freed)
         return len(freed)
 
-    def flush(self) -> None:
-        """From here on what happened is not lost. Rewrites the log if that is worth it."""
+    def flush(self) -> bool:
+        """From here on what happened is not lost; False: the disk is full, nothing may be answered.
+
+        Rewrites the log if that is worth it.
+        """
         if self.log.num_bytes > COMPACT_BYTES:
             live = sum(table.num_chunks() for table in self.tables.values())
             if self.log.num_bytes > COMPACT_BYTES + 4 * _BYTES_PER_CHUNK * live:
                 self.compact()
-        self.log.flush()
+        return self.log.flush()
 
     # --- parts that recovery shares ---
 

@@ -97,9 +97,10 @@ class Store:
         self._numbers = itertools.count(boot << 32 | 1)
         #: The last batches sent, by (sender, request id).
         self._batches: dict[tuple[str, int], Batch] = {}
-        #: Table -> open | full | memory: what its waiting tickets wait for.
+        #: Table -> open | full | memory: what its waiting tickets wait for (on a full disk all wait: disk).
         self._room: dict[str, str] = {}
         self._changed, self._retry_at, self._expire_at = True, 0.0, 0.0
+        self._disk_full = False
         self.counts = {"tickets_returned": 0, "evicted_chunks": 0}
         self.ledger = Ledger(
             Log(log_path, fsync=config.fsync), SlabFolder(folder), config.slab_bytes, boot,
@@ -153,7 +154,8 @@ class Store:
         """One map per table, for `Members` and /metrics."""
         return [
             table_row(
-                table, self.ledger.pool.table_bytes(name), self._room.get(name, "open"),
+                table, self.ledger.pool.table_bytes(name),
+                "disk" if self._disk_full else self._room.get(name, "open"),
                 len(self._waiting.tickets(name)), len(self._waiting.samples(name)),
             )
             for name, table in self.ledger.tables.items()
@@ -187,7 +189,13 @@ class Store:
         self._outbox.append((envelope, message))
 
     def _send(self) -> bool:
-        self.ledger.flush()
+        """Answer, if what the answers say is on disk; while that is full everybody waits."""
+        full, self._disk_full = self._disk_full, not self.ledger.flush()
+        if self._disk_full != full:
+            say = self._log.warning if self._disk_full else self._log.info
+            say("disk full: answers wait" if self._disk_full else "the disk has room again")
+        if self._disk_full:
+            return False
         sent, self._outbox = self._outbox, []
         for envelope, message in sent:
             self._replies.answer(envelope, message)
