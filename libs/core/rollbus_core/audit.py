@@ -9,7 +9,7 @@
   ``lineages.jsonl``: where each start of the learner went on
 - ``dropped.jsonl``: chunks that the store gave up after it had acknowledged them
 
-`rollbus audit` reads them.
+`rollbus audit` reads them. Times are monotonic: one machine's, whatever its wall clock does.
 """
 
 from __future__ import annotations

@@ -12,9 +12,13 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from rollbus_core.checkpoints import listed, newest_whole
 from rollbus_core.config.models import EnvConfig
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
+from rollbus_core.running_episodes import read_episodes, row_of
 from rollbus_core.service import Service
 from rollbus_core.version import Version
 from rollbus_launch.awaiting import AwaitingSpec
@@ -97,12 +101,22 @@ def _hub(context: _Context) -> Service:
         make_env=env_maker(env),
         worker_command=worker_command(env, paths.run_id),
         num_rows=rows, num_slices=slices, row_offset=first,
-        episodes=GroupEpisodes(seed, group_size, first) if group_size else TrainingEpisodes(seed, first),
+        episodes=GroupEpisodes(seed, group_size, first) if group_size else TrainingEpisodes(
+            seed, first, running=running_episodes(recipe, paths, first, rows)
+        ),
         data_links=data,
         peer_link=peer_link(env.placement, env.listen or paths.hub_peers(index), paths.run_id),
         registry=context.link(paths.registry), run_id=paths.run_id,
         log=get_logger(paths, f"hub-{index}"), memory=paths.runtime,
     )  # fmt: skip
+
+
+def running_episodes(recipe: Any, paths: RunPaths, first: int, num: int) -> dict[int, np.ndarray]:
+    """What rows ``first`` to ``first + num`` of a deterministic run go on with: episode -> actions."""
+    if not recipe.run.deterministic or recipe.run.resume == "never" or not listed(paths.checkpoints):
+        return {}
+    path, _ = newest_whole(paths.checkpoints)
+    return {e: actions for e, actions in read_episodes(path).items() if first <= row_of(e) < first + num}
 
 
 def _actor(context: _Context, spec: EnvSpec) -> Service:

@@ -27,6 +27,8 @@ from rollbus_wire.messages import (
     Members,
 )
 
+#: Services whose state is part of a checkpoint of a deterministic run.
+STATEFUL = frozenset({"hub", "actor", "learner"})
 TURN_S = 0.1
 STATUS_S = 0.5
 #: After the learner has finished, the last evaluation may take this long.
@@ -126,8 +128,14 @@ class Session:
             self.member.send(Gone(role=role, name=f"{role}-{process.index}", pid=pid, reason=reason))
         if self.launcher.goes_on(process):  # else the reason ends the run, and is told then
             self.display.note(reason)
+            self._begin_anew(process)
             if "learner" in process.roles and self.launcher.running("learner"):
                 self.display.note(f"the learner starts again {self._resume_point()}")
+
+    def _begin_anew(self, process: ProcessSpec) -> None:
+        """A deterministic run goes on from its checkpoint as a whole, environments included."""
+        if self.recipe.run.deterministic and not STATEFUL.isdisjoint(process.roles):
+            self.launcher.again(STATEFUL)
 
     def _resume_point(self) -> str:
         last = self.paths.checkpoints / "last"

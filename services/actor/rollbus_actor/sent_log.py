@@ -25,7 +25,7 @@ class SentLog:
 
     def answered(self, ticket: int, sequence: int, reason: str) -> None:
         """The store took it as ``sequence``, or did not, for ``reason``."""
-        self._file.put({"answer": ticket, "sequence": sequence, "reason": reason, "time": time.time()})
+        self._file.put({"answer": ticket, "sequence": sequence, "reason": reason, "time": time.monotonic()})
 
     def close(self) -> None:
         """Close the file."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,25 +32,30 @@ class Audit:
         """A learner goes on from ``version``, which holds the batches up to ``applied``."""
         self._files["lineages"].put({"version": list(version), "applied": applied})
 
-    def applied(self, slabs: Slabs, batch: Batch, version: Version, unread: Mapping[int, str]) -> None:
-        """``batch`` went into the update that made ``version``, but for ``unread``: place -> why."""
+    def applied(
+        self, slabs: Slabs, batch: Batch, version: Version, unread: Mapping[int, str], asked: float = 0.0
+    ) -> None:
+        """``batch`` went into the update that made ``version``, but for ``unread``: place -> why.
+
+        ``asked``: monotonic time before which it cannot have been drawn.
+        """
         if batch.chunk is None:
             self._whole_chunks(slabs, batch, version, unread)
         else:
-            self._draw(slabs, batch, version)
+            self._draw(slabs, batch, version, asked)
 
     def _whole_chunks(self, slabs: Slabs, batch: Batch, version: Version, unread: Mapping[int, str]) -> None:
         for place, item in enumerate(batch.chunks):
             record: dict[str, Any] = {"batch": batch.sequence, "version": list(version)}
             record |= {name: item[name] for name in ("sequence", "slice")}
             reason = unread.get(place, "")
-            cell = None if reason else _cell(slabs, item)
+            cell = None if reason else cell_columns(slabs, item)
             if cell is None:
                 self._files["unread"].put(record | {"reason": reason or "stale"})
             else:
                 self._files["applied"].put(record | chunk_record(cell, item["lengths"]))
 
-    def _draw(self, slabs: Slabs, batch: Batch, version: Version) -> None:
+    def _draw(self, slabs: Slabs, batch: Batch, version: Version, asked: float) -> None:
         assert batch.chunk is not None
         new = []
         for number in np.unique(batch.chunk):
@@ -60,11 +64,11 @@ class Audit:
             generation = int(batch.chunk_generation[number])
             if self._seen.get(place) == generation:
                 continue
-            cell = _cell(slabs, slab | {"offset": place[1], "generation": generation})
+            cell = cell_columns(slabs, slab | {"offset": place[1], "generation": generation})
             if cell is not None:
                 self._seen[place] = generation
                 new.append(chunk_record(cell, cell["lengths"])["rows"])
-        record = {"batch": batch.sequence, "version": list(version), "time": time.time()}
+        record = {"batch": batch.sequence, "version": list(version), "time": asked}
         self._files["drawn"].put(record | {"drawn": int(batch.chunk.size), "new": new})
 
     def close(self) -> None:
@@ -73,7 +77,7 @@ class Audit:
             file.close()
 
 
-def _cell(slabs: Slabs, item: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+def cell_columns(slabs: Slabs, item: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
     """The columns of the cell that ``item`` names; None if the store has given it away."""
     try:
         view = slabs.open(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,14 @@ class Checkpoints:
     def folder(self) -> Path:
         return self.files.folder
 
-    def save(self, training: Training, protected: Iterable[Path] = ()) -> Path:
-        """Write one checkpoint, point ``last`` at it, remove what need not stay."""
+    def save(
+        self, training: Training, protected: Iterable[Path] = (),
+        more: Mapping[str, Callable[[Path], None]] | None = None,
+    ) -> Path:  # fmt: skip
+        """Write one checkpoint, point ``last`` at it, remove what need not stay.
+
+        ``more``: further files, each of which writes itself to the path it gets.
+        """
         counters = training.counters
         model = training.saved_tensors()
         published = _published(training, model)
@@ -92,10 +98,11 @@ class Checkpoints:
             },
             state,
         )
-        files = {
+        files: dict[str, Callable[[Path], None]] = {
             MODEL: lambda path: save_file(storable(model), path),
             OPTIMISER: lambda path: save_file(storable(state), path, {"index": json.dumps(index)}),
         }
+        files |= dict(more or {})
         if self._config is not None and self._config.exists():
             config = self._config
             files[CONFIG] = lambda path: shutil.copyfile(config, path) and None

@@ -17,11 +17,12 @@ from rollbus_core.member import Member
 from rollbus_core.metrics import MetricsWriter
 from rollbus_core.paths import RunPaths
 from rollbus_core.requests import Requests
+from rollbus_core.running_episodes import ENVIRONMENTS, RunningEpisodes, read_episodes
 from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.base import Weights, WeightSink
 from rollbus_learner.algorithm import Algorithm
-from rollbus_learner.audit import Audit
+from rollbus_learner.audit import Audit, cell_columns
 from rollbus_learner.checkpoint import Checkpoints
 from rollbus_learner.gather import SlabReader
 from rollbus_learner.loop import NonFiniteLoss
@@ -83,11 +84,12 @@ class Learner(Service):
         self._requests = Requests(store)
         self._metrics = MetricsWriter(paths, on_missing=lambda text: self.log.warning(text))
         self._audit = Audit(paths.audit) if recipe.run.audit else None
+        self._episodes = RunningEpisodes() if recipe.run.deterministic else None
         self._last: dict[str, Any] = {}
         self._batch: Batch | None = None
         #: Deliveries that the algorithm found too little of; the next one joins them.
         self._held: list[Batch] = []
-        self._retry_at = 0.0
+        self._retry_at = self._asked = 0.0
         self._opened = False
         self._notice: Notice | None = None
         self._unpublished: Weights | None = None
@@ -178,6 +180,7 @@ class Learner(Service):
 
     def _sample(self) -> None:
         self.member.stage("sample")
+        self._asked = time.monotonic()
         replay = self.feed.unit == "step"
         self._requests.ask(
             Sample(
@@ -254,12 +257,23 @@ class Learner(Service):
             raise
         times.append(time.monotonic())
         self._audit_batch(message)
+        self._follow_episodes(message)
         return metrics
+
+    def _follow_episodes(self, message: Batch) -> None:
+        """Deterministic mode: where the environments stand after this batch."""
+        if self._episodes is None:
+            return
+        for item in message.chunks:
+            columns = cell_columns(self.reader.slabs, item)
+            if columns is not None:
+                actions = self.trainer.algorithm.policy.env_action(columns["action"])
+                self._episodes.applied(columns, actions, item["lengths"])
 
     def _audit_batch(self, message: Batch) -> None:
         if self._audit is not None:
             version = self.trainer.counters.version
-            self._audit.applied(self.reader.slabs, message, version, self.reader.unread)
+            self._audit.applied(self.reader.slabs, message, version, self.reader.unread, self._asked)
 
     def _record(self, metrics: dict[str, float], times: list[float], steps: int) -> None:
         now, counters = times[-1], self.trainer.counters
@@ -317,6 +331,8 @@ class Learner(Service):
             for problem in problems:
                 self.log.warning("checkpoint passed over", problem=problem)
             self.checkpoints.load(path.name, self.trainer.training)
+            if self._episodes is not None:
+                self._episodes.load(read_episodes(path))
             self._saved_at = counters.updates
             self.log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)
         counters.lineage = take_lineage(self.paths.checkpoints)
@@ -353,7 +369,8 @@ class Learner(Service):
     def _save(self) -> Path:
         began, counters = time.monotonic(), self.trainer.counters
         self.member.stage("checkpoint", CHECKPOINT_S)
-        path = self.checkpoints.save(self.trainer.training, self._awaited)
+        more = {ENVIRONMENTS: self._episodes.save} if self._episodes is not None else {}
+        path = self.checkpoints.save(self.trainer.training, self._awaited, more)
         self._saved_at, self._last_save = counters.updates, time.monotonic()
         self.member.failure = ""
         self._requests.ask(Durable(TABLE, counters.applied), lambda _: None)

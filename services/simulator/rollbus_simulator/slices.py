@@ -24,6 +24,7 @@ from rollbus_simulator.failures import ADVICE, NonFinite, where
 from rollbus_simulator.frames import ALL, Frames, Rows
 from rollbus_simulator.holders import Holder, Tenure, UnknownSlice
 from rollbus_simulator.outcomes import OutcomeCheck, subset
+from rollbus_simulator.replay import Replay, check_alive
 from rollbus_simulator.running import Decided, Running, copy_of
 from rollbus_simulator.seats import Seats
 from rollbus_simulator.sessions import Request, Session
@@ -56,6 +57,8 @@ class Slice:
         self._decided = Decided(spec, num_rows)
         self._frames = Frames(spec, num_rows, settings.frame_stack)
         self.carry: np.ndarray | None = None
+        #: While rows are brought back into the middle of their episodes.
+        self._replay: Replay | None = None
         #: A decision was acted on and no tick has told its outcome.
         self._pending = np.zeros(num_rows, bool)
         #: No tick yet under this fence.
@@ -274,6 +277,7 @@ class Slice:
     def _begin(self, places: np.ndarray) -> None:
         """The next episode of each of ``places``."""
         started = []
+        replayed = {}
         for place in places:
             episode = self._episodes.next(self.first_row + int(place))
             if episode is None:
@@ -281,8 +285,11 @@ class Slice:
             else:
                 self._running.begin(int(place), *episode)
                 started.append(place)
+                replayed[int(place)] = self._episodes.taken(episode[0])
         if not started:
             return
+        if any(map(len, replayed.values())):
+            self._replay = Replay(replayed)
         chosen = np.asarray(started, np.int32)
         if self.carry is not None:
             self.carry[chosen] = 0
@@ -313,11 +320,17 @@ class Slice:
                 self.outcome(good, subset(message, finite))
             self.failed(bad)
         elif flags is not None:
-            self._stepped(request.places, flags, success, obs)
+            if self._replay is not None:
+                self._replayed(request.places, flags, success, obs)
+            else:
+                self._stepped(request.places, flags, success, obs)
         elif obs is not None and request.kind == "reset":
             rows: Rows = ALL if num == self.num_rows else request.places
             self._frames.begin(rows, obs)
-            self._make_ready(rows)
+            if self._replay is not None:
+                self._go_on_replaying(request.places)
+            else:
+                self._make_ready(rows)
         elif obs is not None:
             self._end(request.places, obs)
         self.advance()
@@ -332,6 +345,30 @@ class Slice:
         self._counters.failed_in_a_row += len(request.places)
         self._interrupt(request.places)
         self._begin(request.places)
+
+    def _replayed(
+        self, places: np.ndarray, flags: tuple[np.ndarray, np.ndarray, np.ndarray],
+        success: np.ndarray | None, obs: Arrays | None,
+    ) -> None:  # fmt: skip
+        """One replayed step of ``places``; its outcome was told before the checkpoint."""
+        reward, terminated, truncated = flags
+        check_alive(terminated | truncated, places, self.name)
+        self._running.advance(places, reward, success)
+        assert obs is not None, "replayed steps are observed"
+        self._frames.take(places, obs)
+        self._go_on_replaying(places)
+
+    def _go_on_replaying(self, places: np.ndarray) -> None:
+        assert self._replay is not None
+        more, back = self._replay.split(places)
+        if back.size:
+            self._make_ready(back)
+        if more.size:
+            self._frames.push(more)
+            self.state[more] = STEPPING
+            self.seats.ask(self, "step", more, self._replay.take(more))
+        elif self._replay.over and not (self.state == STEPPING).any():
+            self._replay = None
 
     def _make_ready(self, rows: Rows) -> None:
         self.state[rows] = READY

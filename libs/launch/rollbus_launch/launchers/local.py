@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from rollbus_core.paths import RunPaths
@@ -30,6 +30,8 @@ class _Process:
     child: Child | None = None
     start_at: float = 0.0
     finished: bool = False
+    #: Its end was asked for, and so is another start.
+    wanted_again: bool = False
     #: Given up while others of its kind go on.
     quarantined: bool = False
     #: Scaled away: its end is no failure.
@@ -80,6 +82,13 @@ class LocalLauncher:
             for name, p in self._processes.items()
         ]
 
+    def again(self, roles: Collection[str]) -> None:
+        """Kill the processes with any of ``roles``; they start anew, which counts against no budget."""
+        for entry in self._processes.values():
+            if entry.child is not None and not entry.finished and not set(roles).isdisjoint(entry.spec.roles):
+                entry.wanted_again = True
+                _signal(entry, signal.SIGKILL)
+
     def goes_on(self, process: ProcessSpec) -> bool:
         """Whether the run does without or with another start of ``process``, which has ended."""
         entry = self._processes[process.name]
@@ -119,6 +128,9 @@ class LocalLauncher:
         entry.child = self._start_child(self.paths, entry.spec)
 
     def _ended(self, entry: _Process, code: int, pid: int | None, now: float) -> None:
+        if entry.wanted_again and not entry.leaving:
+            entry.wanted_again, entry.start_at = False, now
+            return
         reason = self._reason(entry.spec, code)
         wanted = code == 0 or entry.leaving
         wait_s = None

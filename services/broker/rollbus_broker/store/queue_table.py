@@ -154,7 +154,9 @@ class QueueTable(Table):
         self.delivered = self.consumed_up_to = self.durable_up_to = last
         self._fork(version)
         for chunk in pending:
-            reason = self._queue_again(chunk)
+            # A deterministic run collects anew from where its checkpoint left the environments.
+            anew = self.config.one_chunk_per_slice and not known
+            reason = "lineage" if anew else self._queue_again(chunk)
             if reason:
                 self._drop([chunk], reason)
                 freed.append(chunk)
