@@ -14,7 +14,13 @@ from system_runner import RECIPES, TINY, Runner, wait_for
 pytestmark = pytest.mark.timeout(400)
 #: Of times, machines and processes; everything else must be the same.
 OF_THE_PROCESS = {"time", "version", "env_steps_per_s", "sample_s", "gather_s", "update_s", "publish_s"}
-CARTPOLE = [str(RECIPES / "cartpole_ppo.yaml"), "stop_when.eval_return=null", "eval.every_steps=0", "eval.start_return=null", "eval.episodes=1"]
+CARTPOLE = [
+    str(RECIPES / "cartpole_ppo.yaml"),
+    "stop_when.eval_return=null",
+    "eval.every_steps=0",
+    "eval.start_return=null",
+    "eval.episodes=1",
+]
 #: Environment and batch: 30 updates, a checkpoint after 10.
 TOY = [TINY, "run.total_steps=3840", "checkpoint.every_steps=1280", "checkpoint.keep=10"]
 REAL = [*CARTPOLE, "run.total_steps=15360", "checkpoint.every_steps=5120", "checkpoint.keep=10"]

@@ -13,7 +13,6 @@ from rollbus_wire.limits import MAX_PEERS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import Message, Pong
 
-
 #: A request that may be answered much later, such as one for a ticket, is repeated this seldom in the end.
 MAX_REPEAT_S = 5.0
 

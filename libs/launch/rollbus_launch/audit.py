@@ -172,7 +172,9 @@ def _explain(
         elif reason:
             verdict.dropped[reason] += 1
         else:
-            verdict.wrong("unexplained", 1, f"chunk {sequence} {chunk.spans[:2]} was acknowledged and is gone")
+            verdict.wrong(
+                "unexplained", 1, f"chunk {sequence} {chunk.spans[:2]} was acknowledged and is gone"
+            )
 
 
 def _match_origins(verdict: Verdict, chunks: list[Chunk], applied: dict[int, list[Span]]) -> None:
@@ -186,7 +188,9 @@ def _match_origins(verdict: Verdict, chunks: list[Chunk], applied: dict[int, lis
         elif chunk is None:
             verdict.wrong("unexplained", 1, f"chunk {sequence} {spans[:2]} was applied, but no actor sent it")
         elif chunk.spans != spans:
-            verdict.wrong("unexplained", 1, f"chunk {sequence} was sent as {chunk.spans[:2]}, not {spans[:2]}")
+            verdict.wrong(
+                "unexplained", 1, f"chunk {sequence} was sent as {chunk.spans[:2]}, not {spans[:2]}"
+            )
 
 
 # --- replay tables ---

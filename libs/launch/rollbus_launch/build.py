@@ -80,7 +80,10 @@ def _broker(context: _Context) -> Service:
 
     recipe, paths = context.recipe, context.paths
     return Broker(
-        paths, recipe.broker, log=get_logger(paths, "broker-0"), audit=paths.audit if recipe.run.audit else None
+        paths,
+        recipe.broker,
+        log=get_logger(paths, "broker-0"),
+        audit=paths.audit if recipe.run.audit else None,
     )
 
 

@@ -17,7 +17,7 @@ from rollbus_core.config.load import load_resolved
 from rollbus_core.lines import NO_ROOM
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
-from rollbus_launch import build
+from rollbus_launch import build, stacks
 from rollbus_launch.chaos import clock
 from rollbus_launch.children import LAUNCHER_PID, NO_ROOM_CODE
 from rollbus_launch.notify import Notifier
@@ -42,6 +42,7 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
     try:
         resolved = load_resolved(paths.config)
         paths.create()
+        stacks.serve(paths, name)
         log = get_logger(paths, name)
         with paths.alive():
             services = build.services(roles, index, resolved, paths, should_stop=stop)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
-from rollbus_launch import nursery
+from rollbus_launch import nursery, stacks
 from rollbus_launch.auto_layout import Costs, measured
 from rollbus_launch.children import start_command
 from rollbus_launch.launchers.base import ProcessSpec
@@ -55,6 +55,9 @@ class Session:
         self.costs: list[Costs] = []
         #: Failures that have been shown, by member.
         self._shown: dict[str, str] = {}
+        #: Lost members that were just asked for their stacks, and those that have been told of.
+        self._silent: set[str] = set()
+        self._told_silent: set[str] = set()
         self.stopped_by = ""
         self._final_path = ""
         self._learner_done_at = 0.0
@@ -94,6 +97,7 @@ class Session:
         if isinstance(message, Members):
             self.members = message.members
             self._note_failures()
+            self._note_silent()
             if self.launcher.running("learner") and (costs := measured(message.members)):
                 self.costs.append(costs)
             self.display.update(message.members, self.evaluation)
@@ -122,6 +126,16 @@ class Session:
             if text and not ended and self._shown.get(member["name"]) != kind:
                 self._shown[member["name"]] = kind
                 self.display.note(f"{member['name']}, stage {member.get('stage')}: {text}")
+
+    def _note_silent(self) -> None:
+        """Say of a service that is lost but lives what it does: its stage, its last failure, its stack."""
+        lost = {m["name"]: m for m in self.members if m["state"] == "lost"}
+        for name in self._silent & lost.keys():
+            self.display.note(silence(lost[name], stacks.read(self.paths, name, lost[name]["pid"])))
+        self._silent = {name for name in lost if name not in self._told_silent}
+        self._told_silent = set(lost)
+        for name in self._silent:
+            self.launcher.ask_stack(*_role_and_index(name))
 
     def _on_exit(self, process: ProcessSpec, pid: int, reason: str) -> None:
         for role in process.roles:
@@ -153,6 +167,18 @@ class Session:
             return True
         done = self.evaluation and self.evaluation["checkpoint"] == self._final_path
         return bool(done) or now - self._learner_done_at > LAST_EVALUATION_S
+
+
+def silence(member: dict[str, Any], stack: str) -> str:
+    """What is known of a lost member, for people."""
+    text = f"{member['name']} is lost: silent for {member['silent_s']:.1f} s in stage {member['stage']!r}"
+    failure = (member.get("failure") or "").strip()
+    return "\n".join([text, *([f"last failure: {failure}"] if failure else []), stack])
+
+
+def _role_and_index(member: str) -> tuple[str, int]:
+    role, _, index = member.rpartition("-")
+    return role, int(index)
 
 
 def newest_checkpoint(paths: RunPaths) -> Path:

@@ -24,9 +24,9 @@ MAX_SOCKETS = 16384
 LINGER_MS = 500
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1000
-#: ZMTP heartbeats of the bound side close a half-open TCP connection. The side that dials has none: libzmq 4.3.5
-#: aborts where they go on over a connection that ended while its reader stood still with a full queue. It notices
-#: by `ZmqLink.keep_alive`.
+#: ZMTP heartbeats of the bound side close a half-open TCP connection. The side that dials has none, because
+#: libzmq 4.3.5 aborts where they go on over a connection that ended while its reader stood still with a full
+#: queue; it notices by `ZmqLink.keep_alive`.
 TCP_HEARTBEAT_MS = 5000
 #: Names HOST:PORT of a SOCKS 5 proxy through which tcp addresses are dialled.
 SOCKS_PROXY = "ROLLBUS_SOCKS_PROXY"

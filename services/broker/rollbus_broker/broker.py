@@ -84,7 +84,13 @@ class Broker(Service):
         boot = BootFile(self.paths.store / "boot.json")
         folder = self.paths.store if self.config.fsync else self.paths.runtime
         self.store = Store(
-            store_link, folder, self.paths.store / "log", self.config, boot.boot, now, log=self._log,
+            store_link,
+            folder,
+            self.paths.store / "log",
+            self.config,
+            boot.boot,
+            now,
+            log=self._log,
             audit=self._audit,
         )
         self.registry = Registry(

@@ -56,8 +56,8 @@ class SlabReader:
         self.corrupt_chunks += reasons.count("corrupt")
         if columns is None:
             raise StaleRead(
-                f"none of {len(reasons)} chunks is readable any more ({', '.join(sorted(set(reasons)))}): the "
-                "store freed them before they were read, or their bytes have changed"
+                f"none of {len(reasons)} chunks is readable any more ({', '.join(sorted(set(reasons)))}): "
+                "the store freed them before they were read, or their bytes have changed"
             )
         return columns
 

@@ -18,7 +18,9 @@ class Replay:
 
     def split(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``places`` with and without a step still to be taken."""
-        more = np.array([self._done.get(int(p), 0) < len(self._actions.get(int(p), ())) for p in places], bool)
+        more = np.array(
+            [self._done.get(int(p), 0) < len(self._actions.get(int(p), ())) for p in places], bool
+        )
         return places[more], places[~more]
 
     def take(self, places: np.ndarray) -> np.ndarray:
@@ -38,6 +40,6 @@ def check_alive(done: np.ndarray, places: np.ndarray, name: str) -> None:
     """An episode that ends while it is replayed is another one than it was. Raises `RollbusError`."""
     if done.any():
         raise RollbusError(
-            f"slice {name}: the episodes of rows {places[done].tolist()} ended while they were replayed from the "
-            "checkpoint, so the environment is not deterministic; run.resume=never begins anew"
+            f"slice {name}: the episodes of rows {places[done].tolist()} ended while they were replayed from "
+            "the checkpoint, so the environment is not deterministic; run.resume=never begins anew"
         )

@@ -108,7 +108,9 @@ class Trial:
         self._limit_s, self._tell = limit_s, tell
         self._modules = all_faults()
         if unknown := set(kinds) - set(self._modules):
-            raise ConfigError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(self._modules)}")
+            raise ConfigError(
+                f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(self._modules)}"
+            )
         self._kinds = list(kinds) or list(self._modules)
         wanted = load(recipe, []).recipe.stop_when.eval_return
         self.report = Report(str(recipe), seed, minutes, wanted_return=wanted)
@@ -246,9 +248,7 @@ class Trial:
                 + "; ".join(verdict.problems[:3])
             )
         slow = [i for i in report.injected if (i.recovery_s or 0.0) > self._limit_s]
-        report.problems += [
-            f"recovery took {i.recovery_s:.1f} s after {i.kind}: {i.what}" for i in slow
-        ]
+        report.problems += [f"recovery took {i.recovery_s:.1f} s after {i.kind}: {i.what}" for i in slow]
         report.problems += [f"left behind: {each}" for each in report.left_over]
         scores = [row["mean_return"] for row in read_lines(world.paths.evaluations)]
         report.best_return = max(scores, default=None)

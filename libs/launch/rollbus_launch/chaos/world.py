@@ -52,9 +52,7 @@ class World:
         if not names <= set(ready):
             return False
         self.pids = {name: int(ready[name]["pid"]) for name in ready if ready[name]["role"] != "launcher"}
-        self.endpoints = {
-            name: row["slices"][0]["endpoint"] for name, row in ready.items() if row["slices"]
-        }
+        self.endpoints = {name: row["slices"][0]["endpoint"] for name, row in ready.items() if row["slices"]}
         return True
 
     def updates(self) -> int:
@@ -113,5 +111,3 @@ def free_port() -> int:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-

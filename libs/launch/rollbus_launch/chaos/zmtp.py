@@ -9,7 +9,7 @@ _MORE, _LONG, _COMMAND = 1, 2, 4
 
 
 async def pass_greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Hand on the greeting as it comes: each side sends its second half after it has seen the other's first."""
+    """Hand on the greeting as it comes: each side sends half of it before it has seen the other's."""
     left = _GREETING_BYTES
     while left:
         data = await reader.read(left)

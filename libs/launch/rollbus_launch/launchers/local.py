@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from rollbus_core.paths import RunPaths
+from rollbus_launch import stacks
 from rollbus_launch.children import NO_ROOM_CODE, Child, start_command
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.budget import RestartBudget
@@ -89,6 +90,12 @@ class LocalLauncher:
                 entry.wanted_again = True
                 _signal(entry, signal.SIGKILL)
 
+    def ask_stack(self, role: str, index: int) -> None:
+        """Have the process of a service write down where it is (`rollbus_launch.stacks`)."""
+        for entry in self._processes.values():
+            if role in entry.spec.roles and entry.spec.index == index:
+                _signal(entry, stacks.NUMBER)
+
     def goes_on(self, process: ProcessSpec) -> bool:
         """Whether the run does without or with another start of ``process``, which has ended."""
         entry = self._processes[process.name]
@@ -139,7 +146,9 @@ class LocalLauncher:
         entry.finished = wait_s is None
         entry.quarantined = entry.finished and not wanted and self._enough_without(entry)
         if entry.quarantined:
-            reason += f"\n{entry.spec.name} is not started again; the others go on (rollbus scale replaces it)"
+            reason += (
+                f"\n{entry.spec.name} is not started again; the others go on (rollbus scale replaces it)"
+            )
         self._on_exit(entry.spec, pid or 0, reason)
         if wait_s is not None:
             entry.start_at = now + wait_s
