@@ -218,6 +218,8 @@ class Actor(Service):
         applied = self._versions.apply()
         if applied is not None:
             self.tell(applied)
+        if self.member is not None:
+            self.member.failure = self._versions.last_problem
 
     def _use_new_version(self) -> bool:
         """Slices whose tickets need a newer version than before may go on."""

@@ -13,7 +13,7 @@ GAP_S = (0.5, 2.5)
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault, ``gap_s`` after the last; its injector chooses by ``pick``, ``other``, ``amount`` in [0, 1)."""
+    """One fault, ``gap_s`` after the last. Its injector chooses by the three numbers in [0, 1)."""
 
     number: int
     kind: str
