@@ -104,7 +104,7 @@ def audit(folder: Path) -> Verdict:
 
 def sent(folder: Path) -> list[Chunk]:
     """All commits of all actors with their answers."""
-    found = []
+    found: list[Chunk] = []
     for path in sorted(folder.glob("sent-*.jsonl")):
         by_ticket: dict[int, Chunk] = {}
         for line in read_lines(path):

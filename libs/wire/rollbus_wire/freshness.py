@@ -63,7 +63,7 @@ class Freshness:
     def _frozen(self, rows: np.ndarray, obs: Arrays) -> str:
         text = ""
         for key, limit in self._repeats.items():
-            digests = np.array([zlib.crc32(np.ascontiguousarray(frame)) for frame in obs[key]], np.uint32)
+            digests = np.array([zlib.crc32(frame.tobytes()) for frame in obs[key]], np.uint32)
             equal = self._equal[key]
             equal[rows] = np.where(digests == self._last[key][rows], equal[rows] + 1, 1)
             self._last[key][rows] = digests

@@ -70,7 +70,7 @@ class Versions:
             try:
                 self._engine.set_weights(Version.of(notice.version), tensors)
             except SpecError as error:
-                # Names or shapes differ, and nothing was copied. Without any version there is no way to go on.
+                # Names or shapes differ; nothing was copied. Without any version there is no way on.
                 if known is None:
                     raise
                 self.refused += 1

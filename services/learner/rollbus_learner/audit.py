@@ -56,7 +56,8 @@ class Audit:
                 self._files["applied"].put(record | chunk_record(cell, item["lengths"]))
 
     def _draw(self, slabs: Slabs, batch: Batch, version: Version, asked: float) -> None:
-        assert batch.chunk is not None
+        assert batch.chunk is not None and batch.chunk_slab is not None
+        assert batch.chunk_offset is not None and batch.chunk_generation is not None
         new = []
         for number in np.unique(batch.chunk):
             slab = batch.slabs[int(batch.chunk_slab[number])]

@@ -22,8 +22,9 @@ from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.base import Weights, WeightSink
 from rollbus_learner.algorithm import Algorithm
-from rollbus_learner.audit import Audit, cell_columns
+from rollbus_learner.audit import Audit
 from rollbus_learner.checkpoint import Checkpoints
+from rollbus_learner.environments import follow
 from rollbus_learner.gather import SlabReader
 from rollbus_learner.loop import NonFiniteLoss
 from rollbus_learner.schedule import Every, RecentReturn, Shares
@@ -257,18 +258,9 @@ class Learner(Service):
             raise
         times.append(time.monotonic())
         self._audit_batch(message)
-        self._follow_episodes(message)
+        if self._episodes is not None:
+            follow(self._episodes, self.reader.slabs, message, trainer.algorithm.policy.env_action)
         return metrics
-
-    def _follow_episodes(self, message: Batch) -> None:
-        """Deterministic mode: where the environments stand after this batch."""
-        if self._episodes is None:
-            return
-        for item in message.chunks:
-            columns = cell_columns(self.reader.slabs, item)
-            if columns is not None:
-                actions = self.trainer.algorithm.policy.env_action(columns["action"])
-                self._episodes.applied(columns, actions, item["lengths"])
 
     def _audit_batch(self, message: Batch) -> None:
         if self._audit is not None:

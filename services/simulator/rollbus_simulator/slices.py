@@ -22,20 +22,19 @@ from rollbus_simulator.counters import Counters
 from rollbus_simulator.episodes import EpisodeSource
 from rollbus_simulator.failures import ADVICE, NonFinite, where
 from rollbus_simulator.frames import ALL, Frames, Rows
-from rollbus_simulator.holders import Holder, Tenure, UnknownSlice
+from rollbus_simulator.holders import Tenure
 from rollbus_simulator.outcomes import OutcomeCheck, subset
-from rollbus_simulator.replay import Replay, check_alive
+from rollbus_simulator.replay import Replay
 from rollbus_simulator.running import Decided, Running, copy_of
 from rollbus_simulator.seats import Seats
 from rollbus_simulator.sessions import Request, Session
 from rollbus_simulator.settings import SliceSettings
-from rollbus_wire.messages import Act, Arrays, Attached, Detached, Outcome, Tick
+from rollbus_simulator.tenancy import EMPTY, IDLE, OVER, READY, RESETTING, STEPPING, TICKED, Tenancy
+from rollbus_wire.messages import Act, Arrays, Outcome, Tick
 from rollbus_wire.spec import EnvSpec
 
-EMPTY, IDLE, RESETTING, STEPPING, READY, TICKED, OVER = range(7)
 
-
-class Slice:
+class Slice(Tenancy):
     """``num_rows`` rows; row 0 is the hub's ``first_row``."""
 
     def __init__(
@@ -101,46 +100,6 @@ class Slice:
         """No peer came for any row: the slice is there again once all rows have one."""
         self.available, self.empty_since = False, 0.0
         self.close("all of its peers are gone")
-
-    # --- holders ---------------------------------------------------------------------------
-
-    def attach(self, holder: Holder, assignment: list[int]) -> Attached:
-        """Give the slice to ``holder`` under a new fence.
-
-        The caller sends what is returned, then calls `advance`. Raises `StaleAssignment` or
-        `UnknownSlice`.
-        """
-        if not self.available:
-            raise UnknownSlice(f"slice {self.name} has no peers for all of its rows yet")
-        fence = self.tenure.fence
-        if (former := self.tenure.take(holder, assignment)) is not None:
-            former.send(Detached(slice=self.name, fence=fence, reason="another actor attached"))
-        self._counters.straddled += int((self._pending & ~self._fresh).sum())
-        self._fresh[:] = self._any_fresh = True
-        self._untick()
-        return Attached(
-            slice=self.name, fence=self.tenure.fence, num_rows=self.num_rows,
-            spec=self.spec.to_data(), record=self.settings.record,
-            carry=None if self.carry is None else self.carry.copy(),
-            history=self._frames.history(),
-        )  # fmt: skip
-
-    def detach(self, fence: int) -> None:
-        """The holder of ``fence`` gives the slice up."""
-        if fence == self.tenure.fence:
-            self.tenure.leave()
-            self._untick()
-
-    def _untick(self) -> None:
-        """The outstanding tick will not be answered."""
-        self.state[self.state == TICKED] = READY
-        self._whole_tick = False
-
-    def close(self, reason: str) -> None:
-        """Take the slice from its holder."""
-        if self.tenure.holder is not None:
-            self.tenure.holder.send(Detached(self.name, self.tenure.fence, reason))
-            self.detach(self.tenure.fence)
 
     # --- ticks and acts --------------------------------------------------------------------
 
@@ -289,7 +248,7 @@ class Slice:
         if not started:
             return
         if any(map(len, replayed.values())):
-            self._replay = Replay(replayed)
+            self._replay = Replay(self.name, replayed, self._running, self._frames, self._step_again)
         chosen = np.asarray(started, np.int32)
         if self.carry is not None:
             self.carry[chosen] = 0
@@ -321,14 +280,14 @@ class Slice:
             self.failed(bad)
         elif flags is not None:
             if self._replay is not None:
-                self._replayed(request.places, flags, success, obs)
+                self._replay_on(self._replay.stepped(request.places, flags, success, obs))
             else:
                 self._stepped(request.places, flags, success, obs)
         elif obs is not None and request.kind == "reset":
             rows: Rows = ALL if num == self.num_rows else request.places
             self._frames.begin(rows, obs)
             if self._replay is not None:
-                self._go_on_replaying(request.places)
+                self._replay_on(self._replay.go_on(request.places))
             else:
                 self._make_ready(rows)
         elif obs is not None:
@@ -346,28 +305,15 @@ class Slice:
         self._interrupt(request.places)
         self._begin(request.places)
 
-    def _replayed(
-        self, places: np.ndarray, flags: tuple[np.ndarray, np.ndarray, np.ndarray],
-        success: np.ndarray | None, obs: Arrays | None,
-    ) -> None:  # fmt: skip
-        """One replayed step of ``places``; its outcome was told before the checkpoint."""
-        reward, terminated, truncated = flags
-        check_alive(terminated | truncated, places, self.name)
-        self._running.advance(places, reward, success)
-        assert obs is not None, "replayed steps are observed"
-        self._frames.take(places, obs)
-        self._go_on_replaying(places)
+    def _step_again(self, places: np.ndarray, actions: np.ndarray) -> None:
+        self.state[places] = STEPPING
+        self.seats.ask(self, "step", places, actions)
 
-    def _go_on_replaying(self, places: np.ndarray) -> None:
-        assert self._replay is not None
-        more, back = self._replay.split(places)
+    def _replay_on(self, back: np.ndarray) -> None:
+        """``back`` are where they were."""
         if back.size:
             self._make_ready(back)
-        if more.size:
-            self._frames.push(more)
-            self.state[more] = STEPPING
-            self.seats.ask(self, "step", more, self._replay.take(more))
-        elif self._replay.over and not (self.state == STEPPING).any():
+        if self._replay is not None and self._replay.over:
             self._replay = None
 
     def _make_ready(self, rows: Rows) -> None:
@@ -444,6 +390,8 @@ class Slice:
             state = self.state[place]
             if state in (EMPTY, IDLE, OVER):
                 continue
+            if self._replay is not None:
+                self._replay.forget(int(place))
             running, decided = self._running, self._decided
             decided.settle()
             self._whole_tick = self._single = False

@@ -39,7 +39,7 @@ SETTINGS = {
 }  # fmt: skip
 #: A recovery counts once so many updates have been applied: the first may be of data from before the fault.
 UPDATES = 3
-START_S, GIVE_UP_S, STOP_S = 90.0, 60.0, 30.0
+START_S, GIVE_UP_S, STOP_S = 300.0, 60.0, 30.0
 DISK_BYTES, MEMORY_BYTES = 256 << 20, 192 << 20
 
 
