@@ -68,7 +68,7 @@ class Robot(Env):
 '''
 
 
-@pytest.mark.parametrize("how", ["old", "same"])
+@pytest.mark.parametrize("how", ["old", pytest.param("same", marks=pytest.mark.long)])
 def test_a_frozen_camera(rollbus: Runner, how: str) -> None:
     folder = rollbus.folder / "mine"
     folder.mkdir()

@@ -105,7 +105,10 @@ def test_a_half_open_actor_is_lost_replaced_and_told_to_rejoin(rollbus: Runner) 
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("name", ["actor-0", "hub-0", "learner-0", "broker-0"])
+@pytest.mark.parametrize(
+    "name",
+    ["hub-0", "broker-0", *(pytest.param(each, marks=pytest.mark.long) for each in ("actor-0", "learner-0"))],
+)
 def test_sigterm_ends_each_service_under_load_within_five_seconds(rollbus: Runner, name: str) -> None:
     run = rollbus.folder / "run"
     process = long_run(rollbus, run, "env.placement=workers", "env.workers=2")
