@@ -24,6 +24,7 @@ class _Open:
     due: float
     wait_s: float
 
+
 #: Replies of all senders together, and of each at least, that are remembered.
 MAX_REPLIES, MIN_REPLIES = 1 << 16, 16
 

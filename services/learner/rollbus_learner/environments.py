@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
+from typing import Any
 
 from rollbus_core.running_episodes import RunningEpisodes
 from rollbus_learner.audit import cell_columns
@@ -12,11 +10,9 @@ from rollbus_learner.slab_views import Slabs
 from rollbus_wire.messages import Batch
 
 
-def follow(
-    episodes: RunningEpisodes, slabs: Slabs, batch: Batch, env_action: Callable[[np.ndarray], np.ndarray]
-) -> None:
-    """Enter the chunks of ``batch``; ``env_action`` gives what environments execute for stored actions."""
-    for item in batch.chunks:
+def follow(episodes: RunningEpisodes | None, slabs: Slabs, batch: Batch, policy: Any) -> None:
+    """Enter the chunks of ``batch`` as ``policy`` has environments execute them; None: nobody needs it."""
+    for item in batch.chunks if episodes is not None else ():
         columns = cell_columns(slabs, item)
-        if columns is not None:
-            episodes.applied(columns, env_action(columns["action"]), item["lengths"])
+        if columns is not None and episodes is not None:
+            episodes.applied(columns, policy.env_action(columns["action"]), item["lengths"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_accel.backends.base import choose, resolve_device
-from rollbus_core.checkpoints import listed, newest_whole, take_lineage
+from rollbus_core.checkpoints import take_lineage
 from rollbus_core.feed import TRAINING_TABLE as TABLE
 from rollbus_core.feed import Feed
 from rollbus_core.lines import NO_ROOM
@@ -29,7 +29,7 @@ from rollbus_learner.gather import SlabReader
 from rollbus_learner.loop import NonFiniteLoss
 from rollbus_learner.schedule import Every, RecentReturn, Shares
 from rollbus_learner.trainer import Trainer, check_gap, dump
-from rollbus_wire.errors import CheckpointError, StaleRead
+from rollbus_wire.errors import StaleRead
 from rollbus_wire.link import Link, Poller
 from rollbus_wire.messages import (
     Batch,
@@ -49,10 +49,8 @@ from rollbus_wire.messages import (
 FIRST_UPDATE_S, CHECKPOINT_S = 120.0, 120.0
 #: Announced checkpoints that are kept until an evaluator, which may be slow to start, has come to them.
 MAX_AWAITED = 8
-#: While no newer version comes the notice is sent again this often: one that was lost would stop everything.
-TELL_EVERY_S = 2.0
-#: Time until a checkpoint for which there was no room is tried again.
-SAVE_AGAIN_S = 2.0
+TELL_EVERY_S = 2.0  # the notice is told again: one that was lost would stop everything
+SAVE_AGAIN_S = 2.0  # after there was no room
 #: Time until a refused request is made again.
 RETRY_S = 1.0
 
@@ -258,8 +256,7 @@ class Learner(Service):
             raise
         times.append(time.monotonic())
         self._audit_batch(message)
-        if self._episodes is not None:
-            follow(self._episodes, self.reader.slabs, message, trainer.algorithm.policy.env_action)
+        follow(self._episodes, self.reader.slabs, message, trainer.algorithm.policy)
         return metrics
 
     def _audit_batch(self, message: Batch) -> None:
@@ -311,22 +308,12 @@ class Learner(Service):
 
     def _resume(self) -> None:
         """Restore the last checkpoint if the recipe wants it; every start has a lineage of its own."""
-        mode, counters = self.recipe.run.resume, self.trainer.counters
-        exists = bool(listed(self.paths.checkpoints))
-        if mode == "must" and not exists:
-            raise CheckpointError(
-                f"run.resume is must, but {self.paths.checkpoints} has no checkpoint; "
-                "give the folder of a run that has one"
-            )
-        if exists and mode != "never":
-            path, problems = newest_whole(self.paths.checkpoints)
-            for problem in problems:
-                self.log.warning("checkpoint passed over", problem=problem)
-            self.checkpoints.load(path.name, self.trainer.training)
+        counters = self.trainer.counters
+        path = self.checkpoints.resume(self.recipe.run.resume, self.trainer.training, self.log)
+        if path is not None:
+            self._saved_at = counters.updates
             if self._episodes is not None:
                 self._episodes.load(read_episodes(path))
-            self._saved_at = counters.updates
-            self.log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)
         counters.lineage = take_lineage(self.paths.checkpoints)
         if self._audit is not None:
             self._audit.began(counters.version, counters.applied)
@@ -350,7 +337,7 @@ class Learner(Service):
             self._announce(path, final=False)
 
     def _no_room(self, error: OSError) -> None:
-        """Training goes on with a full disk; the checkpoint is made when there is room."""
+        """Training goes on with a full disk."""
         if error.errno not in NO_ROOM:
             raise error
         self.checkpoints.files.sweep()

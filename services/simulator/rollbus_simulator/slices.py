@@ -125,15 +125,6 @@ class Slice(Tenancy):
         holder.send(self._tick(rows, places))
         return True
 
-    def repeat(self) -> None:
-        """Send the outstanding tick again, if there is one: it or its answer was lost."""
-        holder, places = self.tenure.holder, np.flatnonzero(self.state == TICKED).astype(np.int32)
-        if holder is None or not places.size:
-            return
-        whole = self._whole_tick and places.size == self.num_rows
-        self._counters.repeated_ticks += 1
-        holder.send(self._tick(ALL if whole else places, self._places if whole else places))
-
     def wake_in_s(self) -> float:
         """Seconds after which `advance` may send a tick without its late rows."""
         if not self._first_ready or self.tenure.holder is None or (self.state == TICKED).any():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rollbus_simulator.counters import Counters
-from rollbus_simulator.frames import Frames
+from rollbus_simulator.frames import ALL, Frames, Rows
 from rollbus_simulator.holders import Holder, Tenure, UnknownSlice
 from rollbus_simulator.settings import SliceSettings
-from rollbus_wire.messages import Attached, Detached
+from rollbus_wire.messages import Attached, Detached, Tick
 from rollbus_wire.spec import EnvSpec
 
 #: States of a row; see slices.py.
@@ -32,6 +32,10 @@ class Tenancy:
     _fresh: np.ndarray
     _any_fresh: bool
     _whole_tick: bool
+    _places: np.ndarray
+
+    def _tick(self, rows: Rows, places: np.ndarray) -> Tick:
+        raise NotImplementedError
 
     def attach(self, holder: Holder, assignment: list[int]) -> Attached:
         """Give the slice to ``holder`` under a new fence.
@@ -70,3 +74,12 @@ class Tenancy:
         if self.tenure.holder is not None:
             self.tenure.holder.send(Detached(self.name, self.tenure.fence, reason))
             self.detach(self.tenure.fence)
+
+    def repeat(self) -> None:
+        """Send the outstanding tick again, if there is one: it or its answer was lost."""
+        holder, places = self.tenure.holder, np.flatnonzero(self.state == TICKED).astype(np.int32)
+        if holder is None or not places.size:
+            return
+        whole = self._whole_tick and places.size == self.num_rows
+        self._counters.repeated_ticks += 1
+        holder.send(self._tick(ALL if whole else places, self._places if whole else places))
