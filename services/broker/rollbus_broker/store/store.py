@@ -94,8 +94,7 @@ class Store:
         self._outbox: list[tuple[Envelope, Message]] = []
         self._layouts = LayoutCache()
         self._numbers = itertools.count(boot << 32 | 1)
-        #: The last batches sent, by (sender, request id).
-        self._batches: dict[tuple[str, int], Batch] = {}
+        self._batches: dict[tuple[str, int], Batch] = {}  # the last sent, by (sender, request id)
         #: Table -> open | full | memory: what its tickets wait for (disk: all wait).
         self._room: dict[str, str] = {}
         self._changed, self._disk_full, self._retry_at, self._expire_at = True, False, 0.0, 0.0
@@ -181,7 +180,7 @@ class Store:
     def _send(self) -> bool:  # only what is on disk is answered
         full, self._disk_full = self._disk_full, not self.ledger.flush()
         if self._disk_full != full:
-            self._log.warning("disk full: answers wait" if self._disk_full else "the disk has room again")
+            self._log.warning("disk full", answers="wait" if self._disk_full else "go on")
         if self._disk_full:
             return False
         sent, self._outbox = self._outbox, []
