@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -12,11 +13,14 @@ from typing import Any
 
 import structlog
 
+from rollbus_core.lines import LineFile
 from rollbus_core.paths import RunPaths
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 #: Values longer than this are for the file only.
 _CONSOLE_CHARS = 120
+#: Lines that wait in memory while the disk is full.
+_MAX_WAITING = 1000
 
 
 def get_logger(paths: RunPaths, name: str, *, console: str = "info") -> Any:
@@ -43,14 +47,13 @@ class _Sink:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
-        self._file: Any = None
+        self._file: LineFile | None = None
 
     def msg(self, line: str) -> None:
         with self._lock:
             if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(self._path, "a", buffering=1)
-            self._file.write(line + "\n")
+                self._file = LineFile(self._path, max_waiting=_MAX_WAITING)
+            self._file.write(line)
 
     debug = info = warning = error = critical = exception = msg
 
@@ -66,10 +69,9 @@ class _Console:
             shown = {k: v for k, v in event.items() if k not in ("event", "level", "timestamp", "service")}
             details = " ".join(f"{k}={v}" for k, v in shown.items() if len(str(v)) <= _CONSOLE_CHARS)
             mark = "" if event.get("level", "info") in ("debug", "info") else f"{event['level'].upper()} "
-            print(
-                f"{time.strftime('%H:%M:%S')} {self._name} {mark}{event['event']} {details}".rstrip(),
-                file=sys.stderr,
-            )
+            line = f"{time.strftime('%H:%M:%S')} {self._name} {mark}{event['event']} {details}".rstrip()
+            with contextlib.suppress(OSError):  # it may go to a full disk
+                print(line, file=sys.stderr)
         return event
 
 

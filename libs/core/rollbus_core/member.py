@@ -21,6 +21,7 @@ from rollbus_wire.messages import (
     Heartbeat,
     Leave,
     Message,
+    Pong,
     Register,
     Registered,
     fields_hash,
@@ -50,6 +51,8 @@ class Member:
         #: What went wrong last while the service lives on; the first one is told at once.
         self.failure = ""
         self._told_failure = ""
+        #: The longest turn of the process's loop since the last heartbeat: so long nobody was heard.
+        self.loop_lag_s = 0.0
         #: Somebody asked all services to stop (`rollbus stop`).
         self.stop_requested = False
         self._stage, self._since = "start", time.monotonic()
@@ -85,8 +88,9 @@ class Member:
                 raise PeerLost(f"{self.role} {self.name}: {message.text}")
             elif isinstance(message, Command) and message.name == "stop":
                 self.stop_requested = True
-            else:
+            elif not isinstance(message, Pong):
                 others.append(envelope)
+        self.link.keep_alive()
         self._beat(time.monotonic())
         return others
 
@@ -120,6 +124,8 @@ class Member:
         self.send(
             Heartbeat(
                 stage=self._stage, since_s=now - self._since, deadline_s=self._deadline_s,
-                state=self._state(), failure=self.failure, stats=self._stats(),
+                state=self._state(), failure=self.failure,
+                stats={**self._stats(), "loop_lag_s": self.loop_lag_s},
             )
         )  # fmt: skip
+        self.loop_lag_s = 0.0

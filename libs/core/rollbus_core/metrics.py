@@ -5,13 +5,13 @@ Every metric and its formula: docs/metrics.md.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rollbus_core.lines import LineFile
 from rollbus_core.paths import RunPaths
 from rollbus_core.tensorboard import EventFiles
 
@@ -26,14 +26,13 @@ class MetricsWriter:
         self, paths: RunPaths, *, on_missing: Callable[[str], None] = lambda _: None, tensorboard: bool = True
     ) -> None:
         """``on_missing`` is told once if TensorBoard is not installed."""
-        paths.metrics.parent.mkdir(parents=True, exist_ok=True)
-        self._lines = open(paths.metrics, "a", buffering=1)
+        self._lines = LineFile(paths.metrics)
         self._events = EventFiles(paths.tensorboard, on_missing) if tensorboard else None
 
     def write(self, row: Mapping[str, Any]) -> None:
         """One update; needs ``env_steps``. What is not finite is written as null."""
         clean = {name: _finite(value) for name, value in {"time": time.time(), **row}.items()}
-        self._lines.write(json.dumps(clean) + "\n")
+        self._lines.put(clean)
         if self._events is not None:
             self._events.put(clean)
 

@@ -69,7 +69,7 @@ class RunPaths:
         return os.environ.get("ROLLBUS_WEIGHTS", "")
 
     def hub_data(self, index: int) -> str:
-        """Endpoint of a hub's data plane."""
+        """Endpoint of a hub's data plane; of tcp with port ``*``, each start of a hub takes a free one."""
         return os.environ.get("ROLLBUS_HUB_DATA") or f"ipc://{self.runtime}/hub-{index}-data"
 
     def hub_peers(self, index: int) -> str:

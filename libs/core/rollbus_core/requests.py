@@ -5,12 +5,25 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from rollbus_wire.errors import PeerLost
 from rollbus_wire.limits import MAX_PEERS
 from rollbus_wire.link import Envelope, Link, drain
-from rollbus_wire.messages import Message
+from rollbus_wire.messages import Message, Pong
+
+#: A request that may be answered much later, such as one for a ticket, is repeated this seldom in the end.
+MAX_REPEAT_S = 5.0
+
+
+@dataclass
+class _Open:
+    message: Message
+    on_reply: Callable[[Message], Any]
+    due: float
+    wait_s: float
+
 
 #: Replies of all senders together, and of each at least, that are remembered.
 MAX_REPLIES, MIN_REPLIES = 1 << 16, 16
@@ -23,15 +36,16 @@ class Requests:
     are returned by `poll`.
     """
 
-    def __init__(self, link: Link, repeat_s: float = 5.0) -> None:
+    def __init__(self, link: Link, repeat_s: float = 1.0) -> None:
+        """``repeat_s``: time until a request is repeated; each time twice as long, up to `MAX_REPEAT_S`."""
         self.link, self.repeat_s = link, repeat_s
         self.late = 0
-        self._open: dict[int, tuple[Message, Callable[[Message], Any], float]] = {}
+        self._open: dict[int, _Open] = {}
 
     def ask(self, message: Message, on_reply: Callable[[Message], Any]) -> int:
         """Send ``message``; ``on_reply`` gets its answer (which may be a `Fault`)."""
         request = self.link.send(message)
-        self._open[request] = (message, on_reply, time.monotonic() + self.repeat_s)
+        self._open[request] = _Open(message, on_reply, time.monotonic() + self.repeat_s, self.repeat_s)
         return request
 
     def forget(self, request: int) -> None:
@@ -46,6 +60,8 @@ class Requests:
         others, busy = [], False
         for envelope in drain(self.link):
             busy = True
+            if isinstance(envelope.message, Pong):
+                continue
             if not envelope.re:
                 others.append(envelope)
                 continue
@@ -53,13 +69,16 @@ class Requests:
             if entry is None:
                 self.late += 1
             else:
-                entry[1](envelope.message)
+                entry.on_reply(envelope.message)
+        if self._open:
+            self.link.keep_alive()
         now = time.monotonic()
-        for request, (message, on_reply, due) in list(self._open.items()):
-            if now > due:
-                self._open[request] = (message, on_reply, now + self.repeat_s)
+        for request, entry in list(self._open.items()):
+            if now > entry.due:
+                entry.wait_s = min(2 * entry.wait_s, max(self.repeat_s, MAX_REPEAT_S))
+                entry.due = now + entry.wait_s
                 try:
-                    self.link.send(message, id=request)
+                    self.link.send(entry.message, id=request)
                 except PeerLost:
                     pass
         return busy, others

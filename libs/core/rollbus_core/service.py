@@ -80,7 +80,7 @@ def run(
             started.append(service)
             service.start(poller)
         while not all(s.finished for s in services):
-            busy = False
+            busy, began = False, time.monotonic()
             for service in services:
                 if not service.finished:
                     busy |= service.poll()
@@ -88,6 +88,7 @@ def run(
                 announced = True
                 on_ready()
             on_turn()
+            _note_lag(services, time.monotonic() - began)
             if not deadline and (should_stop() or any(s.stop_requested for s in services)):
                 deadline = time.monotonic() + drain_s
                 for service in services:
@@ -99,3 +100,10 @@ def run(
     finally:
         for service in reversed(started):
             service.stop()
+
+
+def _note_lag(services: Sequence[Service], turn_s: float) -> None:
+    """A turn of the loop took so long; each service tells the longest with its heartbeat."""
+    for service in services:
+        if service.member is not None and turn_s > service.member.loop_lag_s:
+            service.member.loop_lag_s = turn_s

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import importlib
-import json
 import secrets
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rollbus_core.access import Access
-from rollbus_core.config.models import EnvConfig
+from rollbus_core.checkpoints import listed, newest_whole
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
+from rollbus_core.running_episodes import read_episodes, row_of
 from rollbus_core.service import Service
 from rollbus_core.version import Version
 from rollbus_launch.awaiting import AwaitingSpec, Found
+from rollbus_launch.environments import env_maker, offline_spec, peer_link, worker_command
 from rollbus_launch.evaluate import Settings
 from rollbus_wire import lookup
-from rollbus_wire.errors import BindRefused, ConfigError, SpecError
+from rollbus_wire.errors import ConfigError
 from rollbus_wire.limits import MAX_FRAME_BYTES
 from rollbus_wire.link import Link, ZmqLink, local_pair
 from rollbus_wire.spec import EnvSpec
@@ -33,8 +35,6 @@ EVALUATION_NOISE = "evaluation-noise"
 #: Rows of every forward pass of an evaluation, however many environments run.
 EVALUATION_BATCH = 32
 ACTION_NOISE = "action-noise"
-#: ZeroMQ gives an address up a little after its socket was closed: the next evaluation waits so long.
-REBIND_S = 1.0
 
 
 class Stopped(Exception):
@@ -86,9 +86,10 @@ class _Context:
 def _broker(context: _Context) -> Service:
     from rollbus_broker.broker import Broker
 
+    recipe, paths = context.recipe, context.paths
     return Broker(
-        context.paths, context.recipe.broker, bind=context.bind, refusals=context.access.refusals,
-        log=get_logger(context.paths, "broker-0"),
+        paths, recipe.broker, bind=context.bind, refusals=context.access.refusals,
+        log=get_logger(paths, "broker-0"), audit=paths.audit if recipe.run.audit else None,
     )  # fmt: skip
 
 
@@ -111,7 +112,9 @@ def _hub(context: _Context) -> Service:
         make_env=env_maker(env),
         worker_command=worker_command(env, paths.run_id),
         num_rows=rows, num_slices=slices, row_offset=first,
-        episodes=GroupEpisodes(seed, group_size, first) if group_size else TrainingEpisodes(seed, first),
+        episodes=GroupEpisodes(seed, group_size, first) if group_size else TrainingEpisodes(
+            seed, first, running=running_episodes(recipe, paths, first, rows)
+        ),
         data_links=data,
         peer_link=peer_link(
             env.placement, env.listen or paths.hub_peers(index), lambda address: context.bind("peer", address)
@@ -121,9 +124,18 @@ def _hub(context: _Context) -> Service:
     )  # fmt: skip
 
 
+def running_episodes(recipe: Any, paths: RunPaths, first: int, num: int) -> dict[int, np.ndarray]:
+    """What rows ``first`` to ``first + num`` of a deterministic run go on with: episode -> actions."""
+    if not recipe.run.deterministic or recipe.run.resume == "never" or not listed(paths.checkpoints):
+        return {}
+    path, _ = newest_whole(paths.checkpoints)
+    return {e: actions for e, actions in read_episodes(path).items() if first <= row_of(e) < first + num}
+
+
 def _actor(context: _Context, found: Found) -> Service:
     from rollbus_actor.actor import Actor
     from rollbus_actor.engines.base import make_engine
+    from rollbus_actor.sent_log import SentLog
     from rollbus_core.slabs import SlabFolder
     from rollbus_core.weights.relay import WeightRelay
     from rollbus_core.weights.shm import WeightReader
@@ -147,6 +159,7 @@ def _actor(context: _Context, found: Found) -> Service:
         registry=context.link("actor", paths.registry, producer),
         store=context.link("actor", paths.store_endpoint, producer), slabs=slabs, weights=weights,
         connect=lambda endpoint: _connect(context, endpoint), memory=paths.runtime,
+        audit=SentLog(paths.audit, producer) if recipe.run.audit else None,
     )  # fmt: skip
 
 
@@ -351,72 +364,3 @@ def import_torch(threads: int, deterministic: bool, seed: int) -> None:
     torch.manual_seed(seed)
     if deterministic:
         torch.use_deterministic_algorithms(True)
-
-
-def env_maker(env: Any) -> Callable[[int], Any]:
-    """A function of the number of rows that makes the recipe's environment in this process."""
-    module = lookup.find("rollbus_envs", env.name)
-    config = module.Config(**_own_fields(env))
-    return lambda num_rows: module.make(config, num_rows)
-
-
-def offline_spec(recipe: Any) -> EnvSpec:
-    """The environment of a run without hubs: its own spec, or what the data says where it dials in."""
-    if recipe.env.placement != "dial_in":
-        return env_spec(recipe.env)
-    from rollbus_core.datasets.reader import Dataset
-
-    for source in recipe.data.sources:
-        if (spec := Dataset(source.path).spec) is not None:
-            return spec
-    raise SpecError(
-        "environments dial in (env.placement) and no data set was written by Rollbus, so nothing says what "
-        "is observed; set env.placement: inline"
-    )
-
-
-def env_spec(env: Any) -> EnvSpec:
-    """What the recipe's environment states about itself; one row of it is made and closed."""
-    if env.placement == "dial_in":
-        raise SpecError(
-            "environments dial in (env.placement), so what they are is not known beforehand; set "
-            "env.placement: inline"
-        )
-    made = env_maker(env)(1)
-    made.close()
-    spec: EnvSpec = made.spec
-    return spec
-
-
-def worker_command(env: Any, run_id: str) -> Callable[[str, int], list[str]]:
-    """The command line of a worker process for (endpoint, number of rows)."""
-    own = json.dumps(_own_fields(env))
-    return lambda endpoint, num_rows: [
-        sys.executable, "-m", "rollbus_envs.worker", env.name, own, endpoint,
-        "--num-rows", str(num_rows), "--run", run_id,
-    ]  # fmt: skip
-
-
-def peer_link(placement: str, endpoint: str, bind: Callable[[str], ZmqLink]) -> ZmqLink | None:
-    """Where peers dial in, if they do: what ``bind`` makes of ``endpoint``."""
-    if placement == "inline":
-        return None
-    if not endpoint:
-        raise SpecError("environments dial in, so evaluation needs an address too: set eval.listen")
-    give_up_at = time.monotonic() + REBIND_S
-    while True:
-        try:
-            return bind(endpoint)
-        except BindRefused:
-            if time.monotonic() > give_up_at:
-                raise
-            time.sleep(0.02)
-
-
-def _own_fields(env: Any) -> dict[str, Any]:
-    """The plug-in's own settings in the env section."""
-    return {
-        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-        for name, value in env
-        if name not in EnvConfig.model_fields
-    }

@@ -12,6 +12,8 @@ from rollbus_launch.launchers.base import ProcessSpec
 
 #: A service ends when the process of this id does.
 LAUNCHER_PID = "ROLLBUS_LAUNCHER_PID"
+#: Exit code of a service that found no room on disk or in shared memory: it may find some later.
+NO_ROOM_CODE = 75
 
 
 class Child(Protocol):

@@ -14,6 +14,7 @@ from rollbus_core.config.load import Resolved, load, load_resolved
 from rollbus_core.datasets.episode import Episode
 from rollbus_core.datasets.writer import DatasetWriter
 from rollbus_launch import build
+from rollbus_launch.environments import env_spec
 from rollbus_launch.episode_recorder import EpisodeRecorder
 from rollbus_launch.evaluate import Running, Settings
 from rollbus_wire.errors import ConfigError, DeadlineExceeded
@@ -151,7 +152,7 @@ def _run_script(policy: str, resolved: Resolved, settings: Settings) -> None:
     from rollbus_launch import scripts
 
     recipe = resolved.recipe
-    spec = build.env_spec(recipe.env)
+    spec = env_spec(recipe.env)
     script = (
         scripts.random(spec) if policy == RANDOM
         else scripts.expert(spec) if policy == SCRIPT

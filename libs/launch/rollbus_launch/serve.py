@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -14,12 +15,14 @@ from pathlib import Path
 from rollbus_core import service
 from rollbus_core.access import Access
 from rollbus_core.config.load import load_resolved
+from rollbus_core.lines import NO_ROOM
 from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
-from rollbus_launch import build
-from rollbus_launch.children import LAUNCHER_PID
+from rollbus_launch import build, stacks
+from rollbus_launch.chaos import clock
+from rollbus_launch.children import LAUNCHER_PID, NO_ROOM_CODE
 from rollbus_launch.notify import Notifier
-from rollbus_wire.errors import RollbusError
+from rollbus_wire.errors import RollbusError, SharedMemoryFull
 
 #: One thread per process unless told: two spinning OpenMP threads beside a busy process cost 10-25x.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -29,6 +32,7 @@ _PR_SET_PDEATHSIG = 1
 def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
     """Run ``roles`` in this process until they finish or a signal comes; the exit code."""
     limit_threads()
+    clock.install()
     _end_with_parent()
     paths = RunPaths(run_dir)
     name = process_name(roles, index)
@@ -39,6 +43,7 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
     try:
         resolved = load_resolved(paths.config)
         paths.create()
+        stacks.serve(paths, name)
         log = get_logger(paths, name)
         access = Access.from_environment(log.warning)
         with paths.alive():
@@ -60,6 +65,8 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
     except Exception as error:  # noqa: BLE001 - the top of the process: report, then end
         member = next((s.member for s in services if s.member), None)
         _report(paths, name, member.current_stage if member else stage, error)
+        if isinstance(error, SharedMemoryFull) or (isinstance(error, OSError) and error.errno in NO_ROOM):
+            return NO_ROOM_CODE
         return 2 if isinstance(error, RollbusError) else 1
     return 0
 
@@ -84,7 +91,7 @@ def _report(paths: RunPaths, name: str, stage: str, error: Exception) -> None:
         "fatal": expected,
         "traceback": traceback.format_exc(),
     }
-    if paths.logs.is_dir():
+    with contextlib.suppress(OSError):  # no room for it
         paths.failure(name).write_text(json.dumps(failure))
         get_logger(paths, name).error("failed", **failure)
     print(f"{name} failed in stage {stage}: {failure['error']}", file=sys.stderr)

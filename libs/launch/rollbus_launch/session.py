@@ -13,7 +13,7 @@ from rollbus_core.config.checks import streams
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
-from rollbus_launch import nursery
+from rollbus_launch import nursery, stacks
 from rollbus_launch.auto_layout import Costs, measured
 from rollbus_launch.children import start_command
 from rollbus_launch.launchers.base import ProcessSpec
@@ -30,6 +30,8 @@ from rollbus_wire.messages import (
     Members,
 )
 
+#: Services whose state is part of a checkpoint of a deterministic run.
+STATEFUL = frozenset({"hub", "actor", "learner"})
 TURN_S = 0.1
 STATUS_S = 0.5
 #: After the learner has finished, the last evaluation may take this long.
@@ -43,7 +45,8 @@ class Session:
         self.recipe, self.paths, self.display = resolved.recipe, paths, display
         self.nursery = Nursery(paths) if nursery.available() else None
         self.launcher = LocalLauncher(
-            paths, max_restarts=self.recipe.deploy.restarts, on_exit=self._on_exit,
+            paths, max_restarts=self.recipe.deploy.restarts, min_healthy=self.recipe.deploy.min_healthy,
+            on_exit=self._on_exit,
             start=self.nursery.start if self.nursery else start_command,
         )  # fmt: skip
         self.link = Access.from_environment().connect("admin", paths.registry, paths.run_id)
@@ -55,6 +58,9 @@ class Session:
         self.costs: list[Costs] = []
         #: Failures that have been shown, by member.
         self._shown: dict[str, str] = {}
+        #: Lost members that were just asked for their stacks, and those that have been told of.
+        self._silent: set[str] = set()
+        self._told_silent: set[str] = set()
         self.stopped_by = ""
         self._final_path = ""
         self._learner_done_at = 0.0
@@ -94,6 +100,7 @@ class Session:
         if isinstance(message, Members):
             self.members = message.members
             self._note_failures()
+            self._note_silent()
             if self.launcher.running("learner") and (costs := measured(message.members)):
                 self.costs.append(costs)
             self.display.update(message.members, self.evaluation)
@@ -123,13 +130,29 @@ class Session:
                 self._shown[member["name"]] = kind
                 self.display.note(f"{member['name']}, stage {member.get('stage')}: {text}")
 
+    def _note_silent(self) -> None:
+        """Say of a service that is lost but lives what it does: its stage, its last failure, its stack."""
+        lost = {m["name"]: m for m in self.members if m["state"] == "lost"}
+        for name in self._silent & lost.keys():
+            self.display.note(silence(lost[name], stacks.read(self.paths, name, lost[name]["pid"])))
+        self._silent = {name for name in lost if name not in self._told_silent}
+        self._told_silent = set(lost)
+        for name in self._silent:
+            self.launcher.ask_stack(*_role_and_index(name))
+
     def _on_exit(self, process: ProcessSpec, pid: int, reason: str) -> None:
         for role in process.roles:
             self.member.send(Gone(role=role, name=f"{role}-{process.index}", pid=pid, reason=reason))
-        if self.launcher.restarts(process):  # else the reason ends the run, and is told then
+        if self.launcher.goes_on(process):  # else the reason ends the run, and is told then
             self.display.note(reason)
-            if "learner" in process.roles:
+            self._begin_anew(process)
+            if "learner" in process.roles and self.launcher.running("learner"):
                 self.display.note(f"the learner starts again {self._resume_point()}")
+
+    def _begin_anew(self, process: ProcessSpec) -> None:
+        """A deterministic run goes on from its checkpoint as a whole, environments included."""
+        if self.recipe.run.deterministic and not STATEFUL.isdisjoint(process.roles):
+            self.launcher.again(STATEFUL)
 
     def _resume_point(self) -> str:
         last = self.paths.checkpoints / "last"
@@ -147,6 +170,18 @@ class Session:
             return True
         done = self.evaluation and self.evaluation["checkpoint"] == self._final_path
         return bool(done) or now - self._learner_done_at > LAST_EVALUATION_S
+
+
+def silence(member: dict[str, Any], stack: str) -> str:
+    """What is known of a lost member, for people."""
+    text = f"{member['name']} is lost: silent for {member['silent_s']:.1f} s in stage {member['stage']!r}"
+    failure = (member.get("failure") or "").strip()
+    return "\n".join([text, *([f"last failure: {failure}"] if failure else []), stack])
+
+
+def _role_and_index(member: str) -> tuple[str, int]:
+    role, _, index = member.rpartition("-")
+    return role, int(index)
 
 
 def newest_checkpoint(paths: RunPaths) -> Path:

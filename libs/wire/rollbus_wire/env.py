@@ -74,6 +74,16 @@ class Env:
         """Put ``rows`` into ``states`` that `get_state` gave; their observations."""
         raise SpecError("%s cannot be put into a state" % self.spec.name)
 
+    def frame_times(self, rows: np.ndarray) -> Arrays:
+        """When the newest frames of ``rows`` were taken, float64 [R] per key with ``max_age_s``.
+
+        In seconds of `time.monotonic` of this process.
+        """
+        raise SpecError("%s states max_age_s, but cannot say when its frames were taken" % self.spec.name)
+
+    def stop(self, rows: np.ndarray) -> None:
+        """Bring ``rows`` to their safe state at once: nobody knows what they see. Nothing, in simulation."""
+
     def close(self) -> None:
         """Give everything back. A robot goes to its safe state here."""
 

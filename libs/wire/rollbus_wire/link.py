@@ -42,7 +42,7 @@ from .limits import (
     REJECTS_PER_TURN,
     TURN_S,
 )
-from .messages import PROTOCOL, Fault, Message, from_data, to_data
+from .messages import PROTOCOL, Fault, Message, Ping, from_data, to_data
 from .rejects import Rejects
 
 log = logging.getLogger("rollbus.link")
@@ -55,6 +55,11 @@ SILENCE_SHARE, MAX_SILENCE_S = 8, 0.002
 HANDSHAKE_S = 0.1
 #: How often a server that hangs up is warned of.
 WARN_S = 10.0
+
+
+#: `keep_alive`: a silent other side is asked after the first; if it stays silent it is dialled anew after the
+#: second, then after twice as long each time, up to the third.
+PING_S, REDIAL_S, MAX_REDIAL_S = 1.0, 3.0, 30.0
 
 
 class Envelope:
@@ -92,6 +97,12 @@ class Link:
         """The next message, or None if none is there. Unreadable arrivals are counted."""
         raise NotImplementedError
 
+    def keep_alive(self) -> None:
+        """Call after receiving, often: notices a connection that is dead without having ended.
+
+        The other side must answer `Ping`. What was under way is lost, as with any lost connection.
+        """
+
     def close(self) -> None:
         """Give the transport back; what was sent is flushed for a bounded time."""
         raise NotImplementedError
@@ -113,6 +124,11 @@ class ZmqLink(Link):
         self._max_elements = MAX_ELEMENTS_ASKED if self.bound else MAX_ELEMENTS
         self._receive: Callable[[int], List[bytes]] = socket.recv_multipart
         self._heard, self._ask_at = time.monotonic(), 0.0
+        self._ping_at, self._redial_s = 0.0, REDIAL_S
+        #: Since when silence counts: the last message, or the last time it was dialled.
+        self._silent_since = self._heard
+        #: Times that a silent other side was dialled anew.
+        self.redials = 0
 
     @classmethod
     def bind(
@@ -170,6 +186,29 @@ class ZmqLink(Link):
                 if self.rejects.add(error, peer, self.endpoint) and self.bound:
                     self._answer_fault(error, peer)
         return None
+
+    def keep_alive(self) -> None:
+        now = time.monotonic()
+        if self._heard > self._silent_since:
+            self._silent_since, self._redial_s = self._heard, REDIAL_S
+        silent_s = now - self._silent_since
+        if silent_s < PING_S or self.bound:
+            return
+        if silent_s > self._redial_s:
+            self._redial(now)
+        elif now >= self._ping_at:
+            self._ping_at = now + PING_S
+            try:
+                self.send(Ping())
+            except PeerLost:
+                pass
+
+    def _redial(self, now: float) -> None:
+        self.socket.disconnect(self.endpoint)
+        self.socket.connect(self.endpoint)
+        self.redials += 1
+        self._silent_since, self._ping_at = now, 0.0
+        self._redial_s = min(2 * self._redial_s, MAX_REDIAL_S)
 
     def readable(self) -> None:
         """A poller saw that something has arrived: the next `recv` asks the socket."""

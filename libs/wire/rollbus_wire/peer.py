@@ -21,6 +21,7 @@ import numpy as np
 from .actions import ActionBounds
 from .env import Env, as_env
 from .errors import FaultReceived, PeerLost, RollbusError, SpecError, VersionMismatch, WireError, short
+from .freshness import Freshness
 from .keys import Key
 from .keys import load as load_key
 from .link import Envelope, Link, Poller, ZmqLink, drain
@@ -71,7 +72,7 @@ class Peer:
         self.goodbye: Optional[Goodbye] = None
         #: Monotonic time of the last sign of the hub.
         self.heard = time.monotonic()
-        self._bounds = ActionBounds(env.spec.action)
+        self._bounds, self._freshness = ActionBounds(env.spec.action), Freshness(env)
         self._obs = {key: (np.dtype(spec.dtype), spec.shape) for key, spec in env.spec.observation.items()}
         self._replies: OrderedDict[int, Message] = OrderedDict()
         self._hub, self._dropped_id = "", 0
@@ -180,7 +181,7 @@ class Peer:
         if not all(isinstance(each, (dict, type(None))) for each in message.options):
             raise WireError("options of a reset are one map per row")
         obs = self.env.reset(rows, seeds, message.options)
-        return Outcome(rows=rows, obs=self._checked(obs, len(rows)))
+        return Outcome(rows=rows, obs=self._checked(obs, rows))
 
     def _step(self, message: Step) -> Message:
         rows = self._rows(message.rows)
@@ -191,7 +192,7 @@ class Peer:
         count = len(rows)
         return Outcome(
             rows=rows,
-            obs=self._checked(obs, count) if message.observe else None,
+            obs=self._checked(obs, rows) if message.observe else None,
             reward=_column("reward", reward, np.float32, count),
             terminated=_column("terminated", terminated, np.bool_, count),
             truncated=_column("truncated", truncated, np.bool_, count),
@@ -200,7 +201,7 @@ class Peer:
 
     def _observe(self, message: Observe) -> Message:
         rows = self._rows(message.rows)
-        return Outcome(rows=rows, obs=self._checked(self.env.observe(rows), len(rows)))
+        return Outcome(rows=rows, obs=self._checked(self.env.observe(rows), rows))
 
     def _get_state(self, message: GetState) -> Message:
         rows = self._rows(message.rows)
@@ -211,7 +212,7 @@ class Peer:
         if len(message.states) != len(rows) or not all(isinstance(s, bytes) for s in message.states):
             raise WireError("%d states for %d rows; each is bytes" % (len(message.states), len(rows)))
         obs = self.env.set_state(rows, message.states)
-        return Outcome(rows=rows, obs=self._checked(obs, len(rows)))
+        return Outcome(rows=rows, obs=self._checked(obs, rows))
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
         """``rows`` as int32 if they are distinct places of this peer."""
@@ -237,8 +238,9 @@ class Peer:
         known.flags.writeable = False
         return known
 
-    def _checked(self, obs: Any, count: int) -> Dict[str, np.ndarray]:
-        """``obs`` if it is what the spec states."""
+    def _checked(self, obs: Any, rows: np.ndarray) -> Dict[str, np.ndarray]:
+        """``obs`` if it is what the spec states and of now."""
+        count = len(rows)
         if not isinstance(obs, dict) or obs.keys() != self._obs.keys():
             found = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
             raise SpecError("observation keys are %s, the spec states %s" % (found, sorted(self._obs)))
@@ -249,6 +251,8 @@ class Peer:
                     "observation %r is %s %s, the spec states %s %s"
                     % (key, array.dtype, list(array.shape), dtype, [count] + list(shape))
                 )
+        if self._freshness.needed:
+            self._freshness.check(rows, obs)
         return obs
 
 

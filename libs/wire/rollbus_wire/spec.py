@@ -37,9 +37,18 @@ class ArraySpec:
     names: List[str] = field(default_factory=list)
     #: SI unit, or "" where none is meant.
     unit: str = ""
+    #: Age in seconds at which a frame must not be acted on; 0: of no matter (`rollbus_wire.freshness`).
+    max_age_s: float = 0.0
+    #: Equal frames in a row that mean a stuck source; 0: any number is in order.
+    frozen_after: int = 0
 
     def __post_init__(self) -> None:
         self.shape = tuple(int(n) for n in self.shape)
+        if not self.max_age_s >= 0 or self.frozen_after < 0 or self.frozen_after == 1:
+            raise SpecError(
+                "max_age_s %r and frozen_after %r: 0, or a time and at least two frames"
+                % (self.max_age_s, self.frozen_after)
+            )
         if self.dtype not in DTYPES:
             raise SpecError("dtype %s; one of %s" % (short(self.dtype), ", ".join(DTYPES)))
         _check_shape(self.shape, np.dtype(self.dtype).itemsize)

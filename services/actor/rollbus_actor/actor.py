@@ -19,8 +19,9 @@ from rollbus_actor.engines.base import InferenceEngine
 from rollbus_actor.ensemble import Ensembled
 from rollbus_actor.fixed import FixedBatch
 from rollbus_actor.holdings import Holdings
-from rollbus_actor.recorder import Produced, Recorder
+from rollbus_actor.recorder import Recorder
 from rollbus_actor.seeds import DecisionSeeds
+from rollbus_actor.sent_log import SentLog
 from rollbus_actor.session import Session
 from rollbus_actor.shared import SharedMemory
 from rollbus_actor.stats import Stats
@@ -54,8 +55,8 @@ class Actor(Service):
     ``feed``, ``store``: without both nothing is recorded. ``weights``: where versions come from; without
     it the engine's own act. ``mode``: "sample" or "mode". ``noise_stream`` names the random numbers.
     ``deterministic``: each slice has a pass of its own and weights change only between chunks.
-    ``fixed_batch`` > 0: every pass has that many rows (`FixedBatch`). ``audit`` hears of every chunk
-    that the store took. ``memory``: the folder in which hubs of the same memory put large observations.
+    ``fixed_batch`` > 0: every pass has that many rows (`FixedBatch`). ``audit`` is told of every
+    commit and its answer. ``memory``: the folder in which hubs of the same memory put large observations.
     """
 
     role = "actor"
@@ -66,7 +67,7 @@ class Actor(Service):
         noise_stream: str = "action-noise", mode: Mode = "sample", deterministic: bool = False,
         registry: Link | None = None, store: Link | None = None, slabs: SlabFolder | None = None,
         weights: WeightSource | None = None, fixed_batch: int = 0, table: str = TRAINING_TABLE,
-        audit: Callable[[Produced], Any] | None = None, memory: Path | None = None,
+        audit: SentLog | None = None, memory: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         super().__init__(name)
@@ -223,6 +224,8 @@ class Actor(Service):
         applied = self._versions.apply()
         if applied is not None:
             self.tell(applied)
+        if self.member is not None:
+            self.member.failure = self._versions.last_problem
 
     def _use_new_version(self) -> bool:
         """Slices whose tickets need a newer version than before may go on."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rollbus_core.audit import chunk_record
 from rollbus_core.columns import HEADER_BYTES, Layout, chunk_columns
 from rollbus_core.feed import Feed
 from rollbus_core.version import Version
@@ -338,10 +339,9 @@ class ChunkWriter:
         self._views["last_value"][rows] = last
         self._views["final_value"][: self.num_finals] = final
 
-    def produced(self) -> dict[str, np.ndarray]:
-        """(episode, step, version) of every decision that counts, flat, for audits."""
-        counts = self._counts()
-        return {name: self._by_step[name][counts] for name in ("episode", "step", "version")}
+    def record(self) -> dict[str, Any]:
+        """What audits keep of the chunk."""
+        return chunk_record(self._by_step, self.lengths)
 
     def commit(self, *, with_cell: bool = False) -> Commit:
         """Finish the cell and name it. After this the cell must not be touched."""

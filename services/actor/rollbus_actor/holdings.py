@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from rollbus_actor.arrivals import check_attached
@@ -23,6 +24,7 @@ from rollbus_wire.messages import (
     Message,
     Released,
     Tick,
+    Waiting,
 )
 from rollbus_wire.spec import EnvSpec
 
@@ -30,6 +32,9 @@ from rollbus_wire.spec import EnvSpec
 ATTACH_REPEAT_S = 2.0
 #: Without a registry a slice that was refused or taken is asked for again after this long.
 RETAKE_S = 0.05
+#: A hub from which nothing came for this long is asked for news; each time twice as long, up to the second.
+#: An environment may need longer for a step: then the hub has nothing to say.
+FIRST_ASK_S, LAST_ASK_S = 1.0, 8.0
 #: A slice that shall be given up waits this long for its running step.
 RELEASE_WAIT_S = 1.0
 
@@ -63,7 +68,9 @@ class Holdings:
         self._links: dict[str, Link] = {}
         self._poller: Poller | None = None
         self._accounted = clock()
-        self.counts: Counter[str] = Counter(stale_ticks=0, hubs_lost=0, slices_refused=0, bad_messages=0)
+        self.counts: Counter[str] = Counter(
+            stale_ticks=0, repeated_ticks=0, hubs_lost=0, slices_refused=0, bad_messages=0
+        )
 
     # --- taking and giving up ----------------------------------------------------------------
 
@@ -118,10 +125,14 @@ class Holdings:
         tick = session.tick
         assert tick is not None
         carry = None if act.state is None else to_carry(act.state)
-        return self._send(
-            session,
-            Act(session.slice, session.fence, tick.tick, tick.rows, act.env_action, carry, self._chunked),
+        message = Act(
+            session.slice, session.fence, tick.tick, tick.rows, act.env_action, carry, self._chunked
         )
+        if session.link.remote:
+            # An engine may use its arrays again.
+            session.last_act = replace(message, rows=tick.rows.copy(), action=act.env_action.copy())
+            self._await_news(session, FIRST_ASK_S)
+        return self._send(session, message)
 
     # --- hearing from hubs -------------------------------------------------------------------
 
@@ -132,18 +143,28 @@ class Holdings:
             for envelope in drain(link):
                 busy = True
                 self._heard(link, envelope.message, envelope.re)
+            if any(s.link is link and s.state in ("attach", "tick") for s in self.sessions.values()):
+                link.keep_alive()
         for session in list(self.sessions.values()):
             if session.release_by is not None and now >= session.release_by:
                 busy = True
                 self.give_up(session)
             elif session.state == "attach" and now >= session.attach_due:
                 self._attach(session)
+            elif session.state == "tick" and now >= session.ask_due:
+                self._await_news(session, min(LAST_ASK_S, 2 * session.ask_wait_s))
+                self._send(session, Waiting(session.slice, session.fence, session.last_tick))
         return busy
+
+    def _await_news(self, session: Session, wait_s: float) -> None:
+        session.ask_wait_s, session.ask_due = wait_s, self._clock() + wait_s
 
     def _heard(self, link: Link, message: Message, re: int) -> None:
         if isinstance(message, Tick):
             session = self._of(link, message.slice, message.fence)
-            if session is not None and self._find(session, message) and self._is_sound(session, message):
+            if session is not None and message.tick <= session.last_tick:
+                self._repeated(session, message)
+            elif session is not None and self._find(session, message) and self._is_sound(session, message):
                 session.take_tick(message)
                 self._owner.ticked(session)
         elif isinstance(message, Attached):
@@ -154,6 +175,12 @@ class Holdings:
                 self._taken_away(session, message.reason or "detached by the hub")
         elif isinstance(message, Fault):
             self._fault(link, message, re)
+
+    def _repeated(self, session: Session, tick: Tick) -> None:
+        """A tick that came before: its answer was lost, or is still to come."""
+        self.counts["repeated_ticks"] += 1
+        if session.state == "tick" and tick.tick == session.last_tick and session.last_act is not None:
+            self._send(session, session.last_act)
 
     def _of(self, link: Link, slice: str, fence: int) -> Session | None:
         """The session that the message is for; older fences are counted and ignored."""
@@ -177,6 +204,8 @@ class Holdings:
             self._distrust(session, message.fence, f"attached: {error}")
             return
         session.attached(message, spec, self._policy, self._policy.frame_stack, self._record)
+        if link.remote:
+            self._await_news(session, FIRST_ASK_S)
         if message.slab:
             self._share(session, message)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rollbus_actor.chunks import ChunkWriter, Decision, chunk_layout
+from rollbus_actor.sent_log import SentLog
 from rollbus_actor.session import Session
 from rollbus_core.columns import SOURCES
 from rollbus_core.feed import Feed
@@ -30,25 +30,13 @@ _SOURCE = {"sample": SOURCES.index("policy"), "random": SOURCES.index("random")}
 Values = Callable[[Mapping[str, np.ndarray], np.ndarray | None], np.ndarray]
 
 
-@dataclass(frozen=True)
-class Produced:
-    """A chunk that the store has taken, for audits: flat arrays, one entry per decision."""
-
-    slice: str
-    ticket: int
-    sequence: int
-    episode: np.ndarray
-    step: np.ndarray
-    version: np.ndarray
-
-
 class Recorder:
     """Keeps every recorded slice in tickets and writes its chunks."""
 
     def __init__(
         self, requests: Requests, slabs: SlabFolder | None, feed: Feed, policy: PolicySpec,
         frame_stack: int, table: str, values: Values, on_ticket: Callable[[Session], Any],
-        audit: Callable[[Produced], Any] | None = None,
+        audit: SentLog | None = None,
     ) -> None:  # fmt: skip
         """``slabs`` None: cells travel in their commits. ``on_ticket``: a session may go on."""
         self.requests, self.slabs, self.feed, self.policy = requests, slabs, feed, policy
@@ -238,19 +226,19 @@ class Recorder:
         writer.set_values(rows, values[: rows.size], values[rows.size :])
 
     def _commit(self, session: Session, writer: ChunkWriter) -> None:
-        produced = writer.produced() if self._audit is not None else {}
         commit = writer.commit(with_cell=self.slabs is None)
-        name, ticket = session.slice, commit.ticket
+        if self._audit is not None:
+            self._audit.sent(session.slice, commit.ticket, writer.record())
 
         def answered(reply: Message) -> None:
             self.open_commits -= 1
-            if not isinstance(reply, Committed) or reply.sequence < 0:
-                reason = reply.reason if isinstance(reply, Committed) else getattr(reply, "code", "fault")
-                self.dropped[reason or "unknown"] += 1
-                return
-            self.num_chunks += 1
+            sequence, reason = _outcome(reply)
             if self._audit is not None:
-                self._audit(Produced(name, ticket, reply.sequence, **produced))
+                self._audit.answered(commit.ticket, sequence, reason)
+            if reason:
+                self.dropped[reason] += 1
+            else:
+                self.num_chunks += 1
 
         self.open_commits += 1
         self._send_commit(commit, answered)
@@ -260,6 +248,14 @@ class Recorder:
             self.requests.ask(commit, answered)
         except PeerLost:
             answered(Fault(code="peer-lost", text="the store cannot be reached"))
+
+
+def _outcome(reply: Message) -> tuple[int, str]:
+    """(sequence, "") of a chunk that the store took, else (-1, why not)."""
+    if isinstance(reply, Committed) and reply.sequence >= 0:
+        return reply.sequence, ""
+    reason = reply.reason if isinstance(reply, Committed) else getattr(reply, "code", "fault")
+    return -1, reason or "unknown"
 
 
 _NO_STEP = np.zeros(0, np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -15,7 +16,7 @@ from rollbus_core.columns import Layout
 from rollbus_policies.base import PolicySpec
 from rollbus_wire.errors import SpecError
 from rollbus_wire.link import Link
-from rollbus_wire.messages import Attached, Tick, Ticket
+from rollbus_wire.messages import Act, Attached, Tick, Ticket
 from rollbus_wire.spec import EnvSpec
 
 #: attach: waits for the hub's grant. tick: the rows are being stepped. ticket: rows wait for leave to
@@ -42,6 +43,11 @@ class Session:
         self.whole = False
         #: Whether the outcomes in `tick` are booked and its frames taken.
         self.taken = False
+        #: The last tick that came, and its answer once it is given: either may have to be sent again.
+        self.last_tick = 0
+        self.last_act: Act | None = None
+        #: When to ask the hub for news, and how long after that again.
+        self.ask_due, self.ask_wait_s = math.inf, 0.0
         #: Given up at the next tick, or at this time.
         self.release_by: float | None = None
         self.release_reason = ""
@@ -89,6 +95,7 @@ class Session:
     def take_tick(self, tick: Tick) -> None:
         """A tick came: its rows wait for a decision."""
         self.tick, self.taken = tick, False
+        self.last_tick, self.last_act, self.ask_due = tick.tick, None, math.inf
         if tick.rows is self._known_whole:
             self.whole = True
             return

@@ -10,7 +10,7 @@ from rollbus_actor.engines.base import InferenceEngine
 from rollbus_core.version import Version
 from rollbus_core.weights.age import age_s
 from rollbus_core.weights.base import WeightSource
-from rollbus_wire.errors import StaleRead
+from rollbus_wire.errors import SpecError, StaleRead
 from rollbus_wire.messages import Applied, Notice
 
 
@@ -24,6 +24,9 @@ class Versions:
         self._pending: tuple[Notice, float] | None = None
         #: Versions that were overwritten or damaged before they could be read.
         self.stale_reads = 0
+        #: Versions that lacked a tensor, or had one of another name or shape.
+        self.refused = 0
+        #: Why the newest version does not act; "" if it does.
         self.last_problem = ""
         #: From the learner's publish to acting here, of the version that acts; None before the first one.
         self.latency_ms: float | None = None
@@ -64,7 +67,16 @@ class Versions:
                 self.stale_reads += 1
                 self.last_problem = str(error)
                 return None
-            self._engine.set_weights(Version.of(notice.version), tensors)
+            try:
+                self._engine.set_weights(Version.of(notice.version), tensors)
+            except SpecError as error:
+                # Names or shapes differ; nothing was copied. Without any version there is no way on.
+                if known is None:
+                    raise
+                self.refused += 1
+                self.last_problem = str(error)
+                return None
+            self.last_problem = ""
         self.latency_ms = 1000.0 * age_s(notice)
         return Applied(wanted.policy, list(notice.version), self._clock() - since)
 
@@ -75,4 +87,4 @@ class Versions:
     def numbers(self) -> dict[str, float]:
         """For heartbeats."""
         latency = {} if self.latency_ms is None else {"weights_latency_ms": self.latency_ms}
-        return {"stale_reads": self.stale_reads, **latency}
+        return {"stale_reads": self.stale_reads, "refused_versions": self.refused, **latency}

@@ -52,9 +52,10 @@ class Broker(Service):
         refusals: Callable[[], dict[str, int]] = dict,
         clock: Callable[[], float] = time.monotonic,
         log: Any = None,
+        audit: Path | None = None,
     ) -> None:
         super().__init__("broker-0")
-        self.paths, self.config = paths, config
+        self.paths, self.config, self._audit = paths, config, audit
         self._links = [registry_link, store_link]
         self._bind = bind or (
             lambda _, endpoint, size: ZmqLink.bind(endpoint, paths.run_id, max_frame_bytes=size)
@@ -92,7 +93,14 @@ class Broker(Service):
         boot = BootFile(self.paths.store / "boot.json")
         folder = self.paths.store if self.config.fsync else self.paths.runtime
         self.store = Store(
-            store_link, folder, self.paths.store / "log", self.config, boot.boot, now, log=self._log
+            store_link,
+            folder,
+            self.paths.store / "log",
+            self.config,
+            boot.boot,
+            now,
+            log=self._log,
+            audit=self._audit,
         )
         self.registry = Registry(
             registry_link, self.paths, self.config, boot, now,

@@ -2,66 +2,89 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rollbus_core.audit import chunk_record
+from rollbus_core.lines import LineFile
 from rollbus_core.version import Version
 from rollbus_learner.slab_views import Slabs
 from rollbus_wire.errors import PeerLost
+from rollbus_wire.messages import Batch
 
 
 class Audit:
-    """Appends to ``applied.jsonl``: one line per chunk of an applied queue batch."""
+    """Appends to ``applied.jsonl``, ``drawn.jsonl``, ``unread.jsonl`` and ``lineages.jsonl``.
+
+    What a dead lineage applied after the fork point of the next one is void.
+    """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lines = open(folder / "applied.jsonl", "a", buffering=1)
+        names = ("applied", "drawn", "unread", "lineages")
+        self._files = {name: LineFile(folder / f"{name}.jsonl") for name in names}
+        #: Replay: the newest generation seen of each cell.
+        self._seen: dict[tuple[int, int], int] = {}
 
-    def applied(self, slabs: Slabs, items: Sequence[dict[str, Any]], sequence: int, version: Version) -> None:
-        """Chunks ``items`` of batch ``sequence`` went into the update that made ``version``.
+    def began(self, version: Version, applied: int) -> None:
+        """A learner goes on from ``version``, which holds the batches up to ``applied``."""
+        self._files["lineages"].put({"version": list(version), "applied": applied})
 
-        What a dead lineage applied after the fork point of the next one is void.
+    def applied(
+        self, slabs: Slabs, batch: Batch, version: Version, unread: Mapping[int, str], asked: float = 0.0
+    ) -> None:
+        """``batch`` went into the update that made ``version``, but for ``unread``: place -> why.
+
+        ``asked``: monotonic time before which it cannot have been drawn.
         """
-        for item in items:
-            try:
-                view = slabs.open(item)
-            except PeerLost:
-                continue
-            cell = view.cell(int(item["offset"]))
-            if int(view.generations[cell]) != int(item["generation"]):
-                continue
-            columns = {name: column[cell] for name, column in view.columns.items()}
-            record: dict[str, Any] = {"batch": sequence, "version": list(version)}
+        if batch.chunk is None:
+            self._whole_chunks(slabs, batch, version, unread)
+        else:
+            self._draw(slabs, batch, version, asked)
+
+    def _whole_chunks(self, slabs: Slabs, batch: Batch, version: Version, unread: Mapping[int, str]) -> None:
+        for place, item in enumerate(batch.chunks):
+            record: dict[str, Any] = {"batch": batch.sequence, "version": list(version)}
             record |= {name: item[name] for name in ("sequence", "slice")}
-            record |= chunk_record(columns, item["lengths"])
-            self._lines.write(json.dumps(record) + "\n")
+            reason = unread.get(place, "")
+            cell = None if reason else cell_columns(slabs, item)
+            if cell is None:
+                self._files["unread"].put(record | {"reason": reason or "stale"})
+            else:
+                self._files["applied"].put(record | chunk_record(cell, item["lengths"]))
+
+    def _draw(self, slabs: Slabs, batch: Batch, version: Version, asked: float) -> None:
+        assert batch.chunk is not None and batch.chunk_slab is not None
+        assert batch.chunk_offset is not None and batch.chunk_generation is not None
+        new = []
+        for number in np.unique(batch.chunk):
+            slab = batch.slabs[int(batch.chunk_slab[number])]
+            place = int(slab["slab"]), int(batch.chunk_offset[number])
+            generation = int(batch.chunk_generation[number])
+            if self._seen.get(place) == generation:
+                continue
+            cell = cell_columns(slabs, slab | {"offset": place[1], "generation": generation})
+            if cell is not None:
+                self._seen[place] = generation
+                new.append(chunk_record(cell, cell["lengths"])["rows"])
+        record = {"batch": batch.sequence, "version": list(version), "time": asked}
+        self._files["drawn"].put(record | {"drawn": int(batch.chunk.size), "new": new})
 
     def close(self) -> None:
-        """Close the file."""
-        self._lines.close()
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
 
 
-def chunk_record(cell: dict[str, np.ndarray], lengths: Sequence[int]) -> dict[str, Any]:
-    """``rows``: per row [episode, first step, decisions] of each run of one episode without a hole.
-
-    ``terminated``, ``truncated``, ``interrupted``: [decision, row] where one is set. ``versions``: the
-    oldest and the newest that decided, ``lineage.number``.
-    """
-    inside = np.arange(len(cell["episode"]))[:, None] < np.asarray(lengths)
-    rows = []
-    for row, length in enumerate(map(int, lengths)):
-        episode, step = cell["episode"][:length, row], cell["step"][:length, row]
-        executed = cell["num_steps"][: max(0, length - 1), row]
-        breaks = (np.diff(episode) != 0) | (np.diff(step) != executed)
-        begins = np.concatenate([[0], np.flatnonzero(breaks) + 1, [length]]) if length else [0]
-        rows.append([[int(episode[a]), int(step[a]), int(b - a)] for a, b in zip(begins[:-1], begins[1:])])
-    ends = {
-        name: np.argwhere(cell[name] & inside).tolist() for name in ("terminated", "truncated", "interrupted")
-    }
-    versions = cell["version"][inside]
-    packed = [int(versions.min()), int(versions.max())] if versions.size else []
-    return {"rows": rows, **ends, "versions": [str(Version.unpack(v)) for v in packed]}
+def cell_columns(slabs: Slabs, item: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+    """The columns of the cell that ``item`` names; None if the store has given it away."""
+    try:
+        view = slabs.open(item)
+    except PeerLost:
+        return None
+    cell = view.cell(int(item["offset"]))
+    if int(view.generations[cell]) != int(item["generation"]):
+        return None
+    return {name: column[cell] for name, column in view.columns.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from rollbus_core.checkpoints import (
     MODEL,
     OPTIMISER,
     held,
+    listed,
     load_policy_tensors,
+    newest_whole,
     read_manifest,
     resolve,
 )
@@ -78,8 +80,14 @@ class Checkpoints:
     def folder(self) -> Path:
         return self.files.folder
 
-    def save(self, training: Training, protected: Iterable[Path] = ()) -> Path:
-        """Write one checkpoint, point ``last`` at it, remove what need not stay."""
+    def save(
+        self, training: Training, protected: Iterable[Path] = (),
+        more: Mapping[str, Callable[[Path], None]] | None = None,
+    ) -> Path:  # fmt: skip
+        """Write one checkpoint, point ``last`` at it, remove what need not stay.
+
+        ``more``: further files, each of which writes itself to the path it gets.
+        """
         counters = training.counters
         model = training.saved_tensors()
         published = _published(training, model)
@@ -92,13 +100,14 @@ class Checkpoints:
             },
             state,
         )
-        files = {
+        files: dict[str, Callable[[Path], None]] = {
             MODEL: lambda path: save_file(storable(model), path),
             OPTIMISER: lambda path: save_file(storable(state), path, {"index": json.dumps(index)}),
         }
+        files |= dict(more or {})
         if self._config is not None and self._config.exists():
             config = self._config
-            files[CONFIG] = lambda path: shutil.copyfile(config, path) and None
+            files[CONFIG] = lambda path: _copy(config, path)
         manifest = {
             **asdict(counters),
             "version": list(counters.version),
@@ -107,6 +116,24 @@ class Checkpoints:
         }
         path = self.files.write(manifest, files)
         self.files.prune(protected)
+        return path
+
+    def resume(self, mode: str, training: Training, log: Any) -> Path | None:
+        """Restore ``training`` from the newest checkpoint that is whole, if ``mode`` wants it; its folder."""
+        exists = bool(listed(self.folder))
+        if mode == "must" and not exists:
+            raise CheckpointError(
+                f"run.resume is must, but {self.folder} has no checkpoint; "
+                "give the folder of a run that has one"
+            )
+        if not exists or mode == "never":
+            return None
+        path, problems = newest_whole(self.folder)
+        for problem in problems:
+            log.warning("checkpoint passed over", problem=problem)
+        self.load(path.name, training)
+        counters = training.counters
+        log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)
         return path
 
     def load(self, which: str, training: Training) -> dict[str, Any]:
@@ -136,6 +163,10 @@ class Checkpoints:
         for name in asdict(counters):
             setattr(counters, name, manifest[name])
         return manifest
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
 
 
 def _published(training: Training, model: Tensors) -> dict[str, str]:

@@ -16,6 +16,7 @@ from rollbus_learner.fresh_episodes import FreshEpisodes
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
 from rollbus_policies._executed import executed
 from rollbus_wire import messages
+from rollbus_wire.errors import StaleRead
 
 if TYPE_CHECKING:
     from rollbus_learner.algorithm import Batch
@@ -24,27 +25,42 @@ if TYPE_CHECKING:
 class SlabReader:
     """Reads batches out of the slabs of ``folder``.
 
-    ``stale_chunks`` counts chunks that were gone or overwritten before they were read.
+    ``stale_chunks`` counts chunks that were gone or overwritten before they were read, ``corrupt_chunks``
+    those whose bytes are not the ones that were committed.
     """
 
     def __init__(self, folder: SlabFolder) -> None:
         self.slabs = Slabs(folder)
         self._buffers = Buffers()
         self._fresh = FreshEpisodes()
-        self.stale_chunks = 0
+        self.stale_chunks = self.corrupt_chunks = 0
+        #: Of the last queue batch: place among its chunks -> why it was left out.
+        self.unread: dict[int, str] = {}
 
     def read(self, message: messages.Batch) -> Batch:
         """The batch as CPU tensors: whole chunks, or steps if ``message`` holds a draw.
 
         Raises `StaleRead` if no chunk of it is readable.
         """
+        self.unread = {}
         if message.chunk is None:
-            columns, stale = gather_chunks.gather(self.slabs, message.chunks, self._buffers)
-        else:
-            columns, stale = gather_steps.gather(self.slabs, message, self._buffers)
-            columns |= self._fresh.take(self.slabs, message)
+            return _tensors(self._whole_chunks(message))
+        columns, stale = gather_steps.gather(self.slabs, message, self._buffers)
+        columns |= self._fresh.take(self.slabs, message)
         self.stale_chunks += stale
         return _tensors(columns)
+
+    def _whole_chunks(self, message: messages.Batch) -> Columns:
+        columns, self.unread = gather_chunks.gather(self.slabs, message.chunks, self._buffers)
+        reasons = list(self.unread.values())
+        self.stale_chunks += reasons.count("stale")
+        self.corrupt_chunks += reasons.count("corrupt")
+        if columns is None:
+            raise StaleRead(
+                f"none of {len(reasons)} chunks is readable any more ({', '.join(sorted(set(reasons)))}): "
+                "the store freed them before they were read, or their bytes have changed"
+            )
+        return columns
 
 
 def _tensors(columns: Columns) -> Batch:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from rollbus_core.weights.digests import digest
 from rollbus_learner.slab_views import Buffers, Columns, Slabs, SlabView
-from rollbus_wire.errors import PeerLost, StaleRead
+from rollbus_wire.errors import PeerLost
 
 #: Columns [N], which have no time dimension.
 _PER_ROW = frozenset({"lengths", "last_step", "last_value", "carry"})
@@ -42,41 +43,48 @@ class Chunk:
         return self.view.columns[name][self.cell]
 
 
-def gather(slabs: Slabs, items: Sequence[dict[str, Any]], buffers: Buffers) -> tuple[Columns, int]:
-    """The chunks that ``items`` name, sorted by (slice, order), and how many were not readable.
+def gather(
+    slabs: Slabs, items: Sequence[dict[str, Any]], buffers: Buffers
+) -> tuple[Columns | None, dict[int, str]]:
+    """The chunks that ``items`` name, sorted by (slice, order), and the places of those left out.
+
+    A chunk is left out if it is "stale" (the store has freed it) or "corrupt" (its digest differs).
 
     ``obs/*`` [T+1, N, ...] and ``final_obs/*`` [M, ...], both with a K dimension before the
     observation's own if frames are stacked; ``valid`` bool [T, N]; ``start`` bool [T, N];
-    ``state`` float32 [N, S]; all other columns as `chunk_columns` names them. Raises `StaleRead`
-    if none is readable.
+    ``state`` float32 [N, S]; all other columns as `chunk_columns` names them. None if no chunk is left.
     """
-    ordered = sorted(items, key=lambda item: (item["slice"], list(item["order"]), item["sequence"]))
-    chunks = [chunk for item in ordered if (chunk := _open(slabs, item)) is not None]
-    while chunks:
-        batch = _copy(chunks, buffers)
-        kept = [chunk for chunk in chunks if not chunk.stale]
-        if len(kept) == len(chunks):
-            return batch, len(items) - len(kept)
-        for chunk in chunks:
-            if chunk.stale:
-                slabs.forget(chunk.view.slab)
-        chunks = kept
-    raise StaleRead(
-        f"none of {len(items)} chunks is readable any more: the store freed them before they were read"
+    places = sorted(
+        range(len(items)),
+        key=lambda i: (items[i]["slice"], list(items[i]["order"]), items[i]["sequence"]),
     )
+    found = {place: _open(slabs, items[place]) for place in places}
+    unread = {place: chunk for place, chunk in found.items() if isinstance(chunk, str)}
+    chunks = {place: chunk for place, chunk in found.items() if isinstance(chunk, Chunk)}
+    while chunks:
+        batch = _copy(list(chunks.values()), buffers)
+        stale = {place: "stale" for place, chunk in chunks.items() if chunk.stale}
+        if not stale:
+            return batch, unread
+        unread |= stale
+        for place in stale:
+            slabs.forget(chunks.pop(place).view.slab)
+    return None, unread
 
 
-def _open(slabs: Slabs, item: dict[str, Any]) -> Chunk | None:
+def _open(slabs: Slabs, item: dict[str, Any]) -> Chunk | str:
+    """The chunk, or why it is left out."""
     try:
         view = slabs.open(item)
     except PeerLost:
         slabs.forget(int(item["slab"]))
-        return None
+        return "stale"
     lengths = np.asarray(item["lengths"], np.int32)
-    cell = view.cell(int(item["offset"]))
-    return Chunk(
-        view, cell, int(item["generation"]), lengths, int(item["num_finals"]), int(lengths.max(initial=0))
-    )
+    cell, generation = view.cell(int(item["offset"])), int(item["generation"])
+    chunk = Chunk(view, cell, generation, lengths, int(item["num_finals"]), int(lengths.max(initial=0)))
+    if "digest" in item and digest(view.content(cell), item["digest_kind"]) != item["digest"]:
+        return "stale" if chunk.stale else "corrupt"
+    return chunk
 
 
 def _copy(chunks: list[Chunk], buffers: Buffers) -> Columns:

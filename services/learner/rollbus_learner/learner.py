@@ -9,23 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_accel.backends.base import choose, resolve_device
-from rollbus_core.checkpoints import listed, newest_whole, take_lineage
+from rollbus_core.checkpoints import take_lineage
 from rollbus_core.feed import TRAINING_TABLE, Feed
+from rollbus_core.lines import NO_ROOM
 from rollbus_core.log import get_logger
 from rollbus_core.member import Member
 from rollbus_core.metrics import MetricsWriter
 from rollbus_core.paths import RunPaths
+from rollbus_core.running_episodes import ENVIRONMENTS, RunningEpisodes, read_episodes
 from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.base import Weights, WeightSink
 from rollbus_learner.algorithm import Algorithm
 from rollbus_learner.audit import Audit
 from rollbus_learner.checkpoint import Checkpoints
+from rollbus_learner.environments import follow
 from rollbus_learner.loop import NonFiniteLoss
 from rollbus_learner.schedule import Due, RecentReturn, Shares
 from rollbus_learner.streams import Streams
 from rollbus_learner.trainer import Trainer, check_gap, dump
-from rollbus_wire.errors import CheckpointError, StaleRead
+from rollbus_wire.errors import StaleRead
 from rollbus_wire.link import Link, Poller
 from rollbus_wire.messages import (
     Batch,
@@ -40,6 +43,8 @@ from rollbus_wire.messages import (
 FIRST_UPDATE_S, CHECKPOINT_S = 120.0, 120.0
 #: Announced checkpoints that are kept until an evaluator, which may be slow to start, has come to them.
 MAX_AWAITED = 8
+TELL_EVERY_S = 2.0  # the notice is told again: one that was lost would stop everything
+SAVE_AGAIN_S = 2.0  # after there was no room
 #: Time until a refused request is made again.
 RETRY_S = 1.0
 
@@ -76,6 +81,7 @@ class Learner(Service):
         )  # fmt: skip
         self._metrics = MetricsWriter(paths, on_missing=lambda text: self.log.warning(text))
         self._audit = Audit(paths.audit) if recipe.run.audit else None
+        self._episodes = RunningEpisodes() if recipe.run.deterministic else None
         self._last: dict[str, Any] = {}
         #: Deliveries that the algorithm found too little of; the next one joins them.
         self._held: list[Batch] = []
@@ -83,11 +89,12 @@ class Learner(Service):
         self._opened = False
         self._notice: Notice | None = None
         self._unpublished: Weights | None = None
+        self._tell_at = 0.0
         #: Announced checkpoints that no evaluation has come for.
         self._awaited: list[Path] = []
         self._returns, self._shares = RecentReturn(), Shares(time.monotonic())
         self._update_s = FIRST_UPDATE_S / 10
-        self._saved_at = -1
+        self._saved_at, self._save_again = -1, 0.0
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -146,7 +153,7 @@ class Learner(Service):
             "updates": counters.updates, "env_steps": counters.env_steps, "episodes": counters.episodes,
             "version": str(counters.version), "return_mean": self._returns.mean,
             "episode_length": self._last.get("length_mean"), "stale_chunks": self.streams.stale_chunks,
-            "refused": self._refusals(),
+            "corrupt_chunks": self.streams.corrupt_chunks, "refused": self._refusals(),
         }  # fmt: skip
         return self._last | own | self._shares.read(time.monotonic())
 
@@ -206,6 +213,7 @@ class Learner(Service):
             self.streams.lost(batches)
             trainer.skip(sequences(batches))
             times += [time.monotonic()] * 2
+            self._audit_batch(message)
             return {"samples": 0}
         times.append(time.monotonic())
         if trainer.algorithm.wants_more(batch, len(parts)):
@@ -218,11 +226,14 @@ class Learner(Service):
             self.log.error("not finite", term=error.term, step=error.step, minibatch=str(path))
             raise
         times.append(time.monotonic())
-        if self._audit is not None and self.streams.main == TRAINING_TABLE:
-            self._audit.applied(
-                self.streams.slabs, message.chunks, message.sequence, trainer.counters.version
-            )
+        self._audit_batch(message)
+        follow(self._episodes, self.streams.slabs, message, trainer.algorithm.policy)
         return metrics
+
+    def _audit_batch(self, message: Batch) -> None:
+        if self._audit is not None and self.streams.main == TRAINING_TABLE:
+            version, streams = self.trainer.counters.version, self.streams
+            self._audit.applied(streams.slabs, message, version, streams.unread, streams.asked)
 
     def _record(self, metrics: dict[str, float], times: list[float], steps: int) -> None:
         now, counters = times[-1], self.trainer.counters
@@ -236,6 +247,7 @@ class Learner(Service):
                 "update": counters.updates, "env_steps": counters.env_steps,
                 "env_steps_per_s": steps / max(now - self._row_at, 1e-9),
                 "version": str(counters.version), **metrics, "stale_chunks": self.streams.stale_chunks,
+                "corrupt_chunks": self.streams.corrupt_chunks,
                 "sample_s": times[0] - self._free_since, "gather_s": times[1] - times[0],
                 "update_s": times[2] - times[1], "publish_s": times[3] - times[2],
             }
@@ -250,6 +262,8 @@ class Learner(Service):
         What is unpublished may view the parameters: they change only when it is replaced, too.
         """
         if self._unpublished is None:
+            if time.monotonic() >= self._tell_at:
+                self._send_notice()
             return
         notice = self.weights.publish(self.trainer.counters.version, self._unpublished)
         if notice is not None:
@@ -257,6 +271,7 @@ class Learner(Service):
             self._send_notice()
 
     def _send_notice(self) -> None:
+        self._tell_at = time.monotonic() + TELL_EVERY_S
         if self._notice is not None:
             self.member.send(self._notice)
 
@@ -264,21 +279,15 @@ class Learner(Service):
 
     def _resume(self) -> None:
         """Restore the last checkpoint if the recipe wants it; every start has a lineage of its own."""
-        mode, counters = self.recipe.run.resume, self.trainer.counters
-        exists = bool(listed(self.paths.checkpoints))
-        if mode == "must" and not exists:
-            raise CheckpointError(
-                f"run.resume is must, but {self.paths.checkpoints} has no checkpoint; "
-                "give the folder of a run that has one"
-            )
-        if exists and mode != "never":
-            path, problems = newest_whole(self.paths.checkpoints)
-            for problem in problems:
-                self.log.warning("checkpoint passed over", problem=problem)
-            self.checkpoints.load(path.name, self.trainer.training)
+        counters = self.trainer.counters
+        path = self.checkpoints.resume(self.recipe.run.resume, self.trainer.training, self.log)
+        if path is not None:
             self._saved_at = counters.updates
-            self.log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)
+            if self._episodes is not None:
+                self._episodes.load(read_episodes(path))
         counters.lineage = take_lineage(self.paths.checkpoints)
+        if self._audit is not None:
+            self._audit.began(counters.version, counters.applied.get(TRAINING_TABLE, 0))
 
     def _save_what_is_due(self) -> None:
         counters = self.trainer.counters
@@ -288,19 +297,34 @@ class Learner(Service):
         )
         every_s = self.recipe.checkpoint.every_s
         late = bool(every_s) and time.monotonic() - self._last_save >= every_s
-        if not (evaluate or late or self._save_due.due(counters)):
+        if not (evaluate or late or self._save_due.due(counters)) or time.monotonic() < self._save_again:
             return
-        path = self._save()
+        try:
+            path = self._save()
+        except OSError as error:
+            self._no_room(error)
+            return
         self._save_due.done(counters)
         if evaluate:
             self._eval_due.done(counters)
             self._announce(path, final=False)
 
+    def _no_room(self, error: OSError) -> None:
+        """Training goes on with a full disk."""
+        if error.errno not in NO_ROOM:
+            raise error
+        self.checkpoints.files.sweep()
+        self._save_again = time.monotonic() + SAVE_AGAIN_S
+        self.member.failure = f"no checkpoint: {error.strerror}; free some room for {self.paths.root}"
+        self.log.warning("no checkpoint", why=error.strerror)
+
     def _save(self) -> Path:
         began, counters = time.monotonic(), self.trainer.counters
         self.member.stage("checkpoint", CHECKPOINT_S)
-        path = self.checkpoints.save(self.trainer.training, self._awaited)
+        more = {ENVIRONMENTS: self._episodes.save} if self._episodes is not None else {}
+        path = self.checkpoints.save(self.trainer.training, self._awaited, more)
         self._saved_at, self._last_save = counters.updates, time.monotonic()
+        self.member.failure = ""
         self.streams.durable(counters.applied)
         self._shares.add(time.monotonic(), time.monotonic() - began, 0)
         self.log.info("saved", checkpoint=path.name, env_steps=counters.env_steps)

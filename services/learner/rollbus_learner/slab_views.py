@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollbus_core.columns import Layout
+from rollbus_core.columns import HEADER_BYTES, Layout
 from rollbus_core.slabs import SlabFolder
 
 Columns = dict[str, np.ndarray]
@@ -31,6 +31,11 @@ class SlabView:
     def cell(self, offset: Any) -> Any:
         """Index of the cell at byte ``offset``; an array of them for an array."""
         return offset // self.layout.cell_bytes
+
+    def content(self, cell: int) -> memoryview:
+        """The bytes of a cell after its header: what digests are of."""
+        start = cell * self.layout.cell_bytes
+        return memoryview(self.buffer)[start + HEADER_BYTES : start + self.layout.cell_bytes]
 
     def records(self, name: str, dims: int) -> np.ndarray:
         """Column ``name`` as [num_cells, n]: its first ``dims`` dimensions joined, the rest one opaque item.

@@ -5,6 +5,7 @@ A batch has the main stream's columns under their own names, those of another st
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,8 @@ class Streams:
         self._opening: set[str] = set()
         #: All tables are open.
         self.opened = False
+        #: Monotonic time at which `sample` asked last.
+        self.asked = 0.0
         #: Stream -> its batch for the next update; None: it is asked for.
         self._batches: dict[str, Batch | None] = {}
 
@@ -86,7 +89,7 @@ class Streams:
     def sample(self, update: int, seed: Callable[[str], int]) -> None:
         """Ask for the batches of update number ``update``; ``seed`` gives each stream's."""
         due = [name for name, feed in self.feeds.items() if name == self.main or update % feed.every == 0]
-        self._batches = dict.fromkeys(due)
+        self._batches, self.asked = dict.fromkeys(due), time.monotonic()
         for name in due:
             feed, replay = self.feeds[name], self.feeds[name].unit == "step"
             message = Sample(
@@ -129,6 +132,16 @@ class Streams:
     def stale_chunks(self) -> int:
         """Chunks that were gone before they were read."""
         return sum(reader.stale_chunks for reader in self._readers.values())
+
+    @property
+    def corrupt_chunks(self) -> int:
+        """Chunks whose bytes were not those that were committed."""
+        return sum(reader.corrupt_chunks for reader in self._readers.values())
+
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """Places of the main stream's last batch that were not read, and why."""
+        return self._readers[self.main].unread
 
     def lost(self, batches: Mapping[str, Batch]) -> None:
         """Nothing of the main stream's batch was readable."""

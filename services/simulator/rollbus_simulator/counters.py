@@ -22,6 +22,8 @@ class Counters:
     steps: int = 0
     episodes: int = 0
     ticks: int = 0
+    #: Ticks sent again because their holder heard nothing.
+    repeated_ticks: int = 0
     #: Episodes cut because a peer, an outcome or a finite number was lost.
     interrupted: int = 0
     #: Of those, the ones the environment itself failed in, since an episode was finished.

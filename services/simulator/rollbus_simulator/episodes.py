@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from rollbus_core.rng import episode_id, episode_seed
+from rollbus_core.running_episodes import row_of
 
 #: A lost episode of a list is run again from its seed this often, then it counts as failed.
 MAX_RESTARTS = 2
+_NONE = np.zeros(0)
 
 
 @dataclass(slots=True)
@@ -42,6 +46,10 @@ class EpisodeSource(Protocol):
         """(episode id, seed) for the hub's ``row``, or None while there is nothing to run."""
         ...
 
+    def taken(self, episode: int) -> np.ndarray:
+        """Actions [k, ...] with which ``episode`` begins; usually none."""
+        ...
+
     def ended(self, row: int, episode: Ended) -> None:
         """The episode reached its end."""
         ...
@@ -70,14 +78,21 @@ class TrainingEpisodes:
     """Endless episodes; ids and seeds are functions of (run seed, incarnation, row, number).
 
     ``row_offset`` is the global index of the hub's row 0. Without ``incarnation`` there are no
-    episodes until `open`.
+    episodes until `open`. ``running``: episodes that rows go on with, and the actions taken in them
+    (`rollbus_core.running_episodes`); their incarnation and numbers go on, too.
     """
 
     rounds = False
 
-    def __init__(self, seed: int, row_offset: int = 0, incarnation: int | None = None) -> None:
-        self.seed, self.row_offset, self.incarnation = seed, row_offset, incarnation
-        self._numbers: dict[int, int] = {}
+    def __init__(
+        self, seed: int, row_offset: int = 0, incarnation: int | None = None,
+        running: Mapping[int, np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
+        self.seed, self.row_offset = seed, row_offset
+        self._running = dict(running or {})
+        numbers = {row_of(episode) - row_offset: episode & 0xFFFFFFF for episode in self._running}
+        self._numbers: dict[int, int] = numbers
+        self.incarnation = next((e >> 48 for e in self._running), incarnation)
 
     def open(self, incarnation: int) -> None:
         # A rejoin after the broker restarted is the same process: its numbers go on.
@@ -91,6 +106,9 @@ class TrainingEpisodes:
         self._numbers[row] = number + 1
         episode = episode_id(self.incarnation, self.row_offset + row, number)
         return episode, episode_seed(self.seed, episode, evaluation=False)
+
+    def taken(self, episode: int) -> np.ndarray:
+        return self._running.pop(episode, _NONE)
 
     def ended(self, row: int, episode: Ended) -> None:
         pass
@@ -172,6 +190,9 @@ class EpisodeList:
             return None
         episode = self._todo.popleft()
         return episode, episode_seed(self.seed, episode, evaluation=True)
+
+    def taken(self, episode: int) -> np.ndarray:
+        return _NONE
 
     def ended(self, row: int, episode: Ended) -> None:
         self._results[episode.id] = {

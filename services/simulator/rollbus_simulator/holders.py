@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollbus_simulator.shared import SharedFrames
 from rollbus_wire.errors import PeerLost, RollbusError
@@ -68,6 +68,11 @@ class Tenure:
         self.holder = holder
         self.fence += 1
         return former if former != holder else None
+
+    def moved(self, link: Link, address: bytes) -> None:
+        """The holder has a new connection."""
+        if self.holder is not None and (link, address) != (self.holder.link, self.holder.address):
+            self.holder = replace(self.holder, link=link, address=address)
 
     def leave(self) -> None:
         """Nobody holds the slice."""

@@ -20,7 +20,7 @@ from rollbus_simulator.grants import Grants
 from rollbus_simulator.holders import UnknownSlice
 from rollbus_simulator.peers import LOOK_S, MANY, PING_S, Peers
 from rollbus_simulator.sessions import Session
-from rollbus_simulator.settings import SliceSettings
+from rollbus_simulator.settings import SliceSettings, split
 from rollbus_simulator.shared import SharedMemory
 from rollbus_simulator.slices import Slice
 from rollbus_simulator.workers import Workers
@@ -31,12 +31,14 @@ from rollbus_wire.messages import (
     Act,
     Attach,
     Detach,
+    Detached,
     Fault,
     Message,
     Ping,
     Pong,
     Registered,
     SlicesChanged,
+    Waiting,
 )
 from rollbus_wire.peer import Peer
 from rollbus_wire.rejects import rejected_by_plane
@@ -44,6 +46,8 @@ from rollbus_wire.spec import EnvSpec
 
 #: A slice without any peer is given up after this long: its actor is free for others.
 WITHDRAW_S = 10.0
+#: The registry is told of the slices again this often: a message may have been lost.
+TELL_EVERY_S = 2.0
 #: How soon a killed worker is looked for.
 WORKER_POLL_S = 0.1
 
@@ -97,6 +101,7 @@ class Hub(Service):
         self._workers: Workers | None = None
         self._envs: list[Env] = []
         self._told: list[str] = []
+        self._tell_at = 0.0
         self._grants = Grants(name, self.slices, self.slice_names, SharedMemory(memory, index))
         #: Of one turn of the loop.
         self._longest_s = 0.0
@@ -225,9 +230,10 @@ class Hub(Service):
             if each.empty_since and self.member and now - each.empty_since > WITHDRAW_S:
                 each.withdraw()
         names = [name for name, each in self.slices.items() if each.available]
-        if names == self._told:
+        now = self._clock()
+        if names == self._told and (not names or now < self._tell_at):
             return
-        self._told = names
+        self._told, self._tell_at = names, now + TELL_EVERY_S
         self._grants.grant_parked()
         if self.state == "start" and (len(names) == len(self._sizes) or self.env.placement == "dial_in"):
             self.state = "run"
@@ -274,6 +280,8 @@ class Hub(Service):
                 self.counters.bad_acts += 1
                 self._refusals.add(error.code, "act refused", slice=message.slice, text=str(error))
                 self._fault(link, envelope, error, message.slice)
+        elif isinstance(message, Waiting):
+            self._waits(link, envelope, message)
         elif isinstance(message, Attach):
             self._grants.asked(link, envelope, message)
         elif isinstance(message, Detach):
@@ -281,6 +289,15 @@ class Hub(Service):
                 self.slices[message.slice].detach(message.fence)
         elif isinstance(message, Ping):
             self._reply(link, envelope, Pong())
+
+    def _waits(self, link: Link, envelope: Envelope, message: Waiting) -> None:
+        """An actor hears nothing: its connection may be a new one, or a message was lost."""
+        each = self.slices.get(message.slice)
+        if each is None or message.fence != each.tenure.fence or each.tenure.holder is None:
+            self._reply(link, envelope, Detached(message.slice, message.fence, "the hub has another holder"))
+            return
+        each.tenure.moved(link, envelope.peer)
+        each.repeat()
 
     def _fault(self, link: Link, envelope: Envelope, error: RollbusError, where: str) -> None:
         self._reply(link, envelope, Fault(code=error.code, text=str(error), where=where))
@@ -378,8 +395,3 @@ class Hub(Service):
             self._peers.probe()
             self._probe_until = self._probe_until if now < self._probe_until else 0.0
         return ended
-
-
-def split(num: int, parts: int) -> list[int]:
-    """``num`` in ``parts`` shares that differ by at most one."""
-    return [num // parts + (i < num % parts) for i in range(parts)]

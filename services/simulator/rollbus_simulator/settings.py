@@ -17,3 +17,8 @@ class SliceSettings:
     tick_deadline_s: float = 0.0
     #: Whether steps may be recorded.
     record: bool = True
+
+
+def split(num: int, parts: int) -> list[int]:
+    """``num`` in ``parts`` shares that differ by at most one."""
+    return [num // parts + (i < num % parts) for i in range(parts)]

@@ -22,20 +22,20 @@ from rollbus_simulator.counters import Counters
 from rollbus_simulator.episodes import EpisodeSource
 from rollbus_simulator.failures import ADVICE, NonFinite, where
 from rollbus_simulator.frames import ALL, Frames, Rows
-from rollbus_simulator.holders import Holder, Tenure, UnknownSlice
+from rollbus_simulator.holders import Tenure
 from rollbus_simulator.outcomes import OutcomeCheck, subset
+from rollbus_simulator.replay import Replay
 from rollbus_simulator.rounds import Round
 from rollbus_simulator.running import Decided, Running, copy_of
 from rollbus_simulator.seats import Seats
 from rollbus_simulator.sessions import Request, Session
 from rollbus_simulator.settings import SliceSettings
-from rollbus_wire.messages import Act, Arrays, Attached, Detached, Outcome, Tick
+from rollbus_simulator.tenancy import EMPTY, IDLE, READY, RESETTING, STEPPING, TICKED, Tenancy
+from rollbus_wire.messages import Act, Arrays, Outcome, Tick
 from rollbus_wire.spec import EnvSpec
 
-EMPTY, IDLE, RESETTING, STEPPING, READY, TICKED = range(6)
 
-
-class Slice:
+class Slice(Tenancy):
     """``num_rows`` rows; row 0 is the hub's ``first_row``."""
 
     def __init__(
@@ -57,6 +57,8 @@ class Slice:
         self._decided = Decided(spec, num_rows)
         self._frames = Frames(spec, num_rows, settings.frame_stack)
         self.carry: np.ndarray | None = None
+        #: While rows are brought back into the middle of their episodes.
+        self._replay: Replay | None = None
         #: A decision was acted on and no tick has told its outcome.
         self._pending = np.zeros(num_rows, bool)
         #: No tick yet under this fence.
@@ -99,46 +101,6 @@ class Slice:
         self.available, self.empty_since = False, 0.0
         self.close("all of its peers are gone")
 
-    # --- holders ---------------------------------------------------------------------------
-
-    def attach(self, holder: Holder, assignment: list[int]) -> Attached:
-        """Give the slice to ``holder`` under a new fence.
-
-        The caller sends what is returned, then calls `advance`. Raises `StaleAssignment` or
-        `UnknownSlice`.
-        """
-        if not self.available:
-            raise UnknownSlice(f"slice {self.name} has no peers for all of its rows yet")
-        fence = self.tenure.fence
-        if (former := self.tenure.take(holder, assignment)) is not None:
-            former.send(Detached(slice=self.name, fence=fence, reason="another actor attached"))
-        self._counters.straddled += int((self._pending & ~self._fresh).sum())
-        self._fresh[:] = self._any_fresh = True
-        self._untick()
-        return Attached(
-            slice=self.name, fence=self.tenure.fence, num_rows=self.num_rows,
-            spec=self.spec.to_data(), record=self.settings.record,
-            carry=None if self.carry is None else self.carry.copy(),
-            history=self._frames.history(),
-        )  # fmt: skip
-
-    def detach(self, fence: int) -> None:
-        """The holder of ``fence`` gives the slice up."""
-        if fence == self.tenure.fence:
-            self.tenure.leave()
-            self._untick()
-
-    def _untick(self) -> None:
-        """The outstanding tick will not be answered."""
-        self.state[self.state == TICKED] = READY
-        self._whole_tick = False
-
-    def close(self, reason: str) -> None:
-        """Take the slice from its holder."""
-        if self.tenure.holder is not None:
-            self.tenure.holder.send(Detached(self.name, self.tenure.fence, reason))
-            self.detach(self.tenure.fence)
-
     # --- ticks and acts --------------------------------------------------------------------
 
     def advance(self) -> bool:
@@ -159,8 +121,8 @@ class Slice:
             rows = places = np.flatnonzero(ready).astype(np.int32)
         self.tick += 1
         self._counters.ticks += 1
-        if not holder.send(self._tick(rows, places)):
-            self.detach(self.tenure.fence)
+        # A holder that has lost its connection asks for it (`repeat`) when it has another one.
+        holder.send(self._tick(rows, places))
         return True
 
     def wake_in_s(self) -> float:
@@ -263,13 +225,17 @@ class Slice:
     def _begin(self, places: np.ndarray) -> None:
         """The next episode of each of ``places``, which are IDLE."""
         started = []
+        replayed = {}
         for place in places:
             episode = self._episodes.next(self.first_row + int(place))
             if episode is not None:
                 self._running.begin(int(place), *episode)
                 started.append(place)
+                replayed[int(place)] = self._episodes.taken(episode[0])
         if not started:
             return
+        if any(map(len, replayed.values())):
+            self._replay = Replay(self.name, replayed, self._running, self._frames, self._step_again)
         chosen = np.asarray(started, np.int32)
         if self.carry is not None:
             self.carry[chosen] = 0
@@ -300,11 +266,17 @@ class Slice:
                 self.outcome(good, subset(message, finite))
             self.failed(bad)
         elif flags is not None:
-            self._stepped(request.places, flags, success, obs)
+            if self._replay is not None:
+                self._replay_on(self._replay.stepped(request.places, flags, success, obs))
+            else:
+                self._stepped(request.places, flags, success, obs)
         elif obs is not None and request.kind == "reset":
             rows: Rows = ALL if num == self.num_rows else request.places
             self._frames.begin(rows, obs)
-            self._make_ready(rows)
+            if self._replay is not None:
+                self._replay_on(self._replay.go_on(request.places))
+            else:
+                self._make_ready(rows)
         elif obs is not None:
             self._end(request.places, obs)
         self.advance()
@@ -319,6 +291,17 @@ class Slice:
         self._counters.failed_in_a_row += len(request.places)
         self._interrupt(request.places)
         self._begin(request.places)
+
+    def _step_again(self, places: np.ndarray, actions: np.ndarray) -> None:
+        self.state[places] = STEPPING
+        self.seats.ask(self, "step", places, actions)
+
+    def _replay_on(self, back: np.ndarray) -> None:
+        """``back`` are where they were."""
+        if back.size:
+            self._make_ready(back)
+        if self._replay is not None and self._replay.over:
+            self._replay = None
 
     def _make_ready(self, rows: Rows) -> None:
         self.state[rows] = READY
@@ -385,6 +368,8 @@ class Slice:
             state = self.state[place]
             if state in (EMPTY, IDLE):
                 continue
+            if self._replay is not None:
+                self._replay.forget(int(place))
             running, decided = self._running, self._decided
             decided.settle()
             self._whole_tick = self._single = False

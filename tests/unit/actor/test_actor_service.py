@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from actor_kit import CounterEngine, Rig, ScriptedHub, decisions, feed, stream_of
 
+from rollbus_actor.sent_log import SentLog
 from rollbus_core.config.models import ActorConfig
 from rollbus_core.rng import decision_seeds, stream
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
 from rollbus_core.weights.base import to_image
 from rollbus_core.weights.shm import WeightReader, WeightWriter
+from rollbus_launch.audit import sent
 from rollbus_wire.errors import FaultReceived
 from rollbus_wire.link import drain, local_pair
 from rollbus_wire.messages import (
@@ -462,14 +464,15 @@ def test_deterministic_slices_have_passes_of_their_own(tmp_path: Path) -> None:
     assert {call["rows"] for call in rig.engine.calls} == {1, 2}
 
 
-def test_audit_hears_of_every_chunk_that_was_taken(tmp_path: Path) -> None:
-    heard: list[Any] = []
-    rig = Rig(tmp_path, [ScriptedHub([3, 4])], feed=feed(4), audit=heard.append)
-    rig.run(lambda: len(heard) == 2)
-    assert [produced.sequence for produced in heard] == [1, 2]
-    pairs = sorted(zip(heard[0].episode.tolist(), heard[0].step.tolist(), strict=True))
-    assert pairs == sorted(stream_of(3, 4) + stream_of(4, 4))
-    assert (heard[0].version == 1).all()
+def test_the_audit_has_every_chunk_before_it_is_sent_and_every_answer(tmp_path: Path) -> None:
+    log = SentLog(tmp_path / "audit", "me")
+    rig = Rig(tmp_path, [ScriptedHub([3, 4])], feed=feed(4), audit=log)
+    rig.run(lambda: len(sent(tmp_path / "audit")) == 2 and sent(tmp_path / "audit")[1].answered)
+    first, second = sent(tmp_path / "audit")
+    assert (first.sequence, second.sequence) == (1, 2)
+    steps = [(e, s) for e, begin, length in first.spans for s in range(begin, begin + length)]
+    assert sorted(steps) == sorted(stream_of(3, 4) + stream_of(4, 4))
+    assert first.versions == ["0.1", "0.1"]
 
 
 # --- recurrent state -------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollbus_actor.engines.base import check_tensors
 from rollbus_actor.versions import Versions
 from rollbus_core.version import Version
 from rollbus_core.weights.shm import Header, WeightReader, WeightWriter, buffer_path
-from rollbus_wire.errors import StaleRead
+from rollbus_wire.errors import SpecError, StaleRead
 from rollbus_wire.messages import Notice
 
 
@@ -26,6 +27,7 @@ class Engine:
         self.during: Any = lambda: None
 
     def set_weights(self, version: Version, tensors: Mapping[str, np.ndarray]) -> None:
+        check_tensors({"w": (4,)}, {name: value.shape for name, value in tensors.items()}, version)
         np.copyto(self.own, tensors["w"])
         self.during()
         self.version = version
@@ -57,13 +59,40 @@ def publish(writer: WeightWriter, number: int) -> Notice:
 def test_latency_counts_from_the_learners_publish(writer: WeightWriter) -> None:
     engine = Engine()
     versions = Versions(WeightReader(writer.prefix), engine)  # type: ignore[arg-type]
-    assert versions.numbers() == {"stale_reads": 0}, "nothing acts yet"
+    assert versions.numbers() == {"stale_reads": 0, "refused_versions": 0}, "nothing acts yet"
     notice = publish(writer, 3)
     notice.published_mono_s -= 0.25
     versions.noticed(notice)
     assert versions.apply() is not None and engine.version == Version(0, 3)
     assert (engine.own == 3).all()
     assert 250 <= versions.numbers()["weights_latency_ms"] < 5000
+
+
+@pytest.mark.parametrize("wrong", [{}, {"w": np.zeros(5)}, {"w": np.zeros(4), "v": np.zeros(1)}])
+def test_a_missing_or_strange_tensor_leaves_the_old_version_whole(
+    writer: WeightWriter, wrong: dict[str, np.ndarray]
+) -> None:
+    engine = Engine()
+    versions = Versions(WeightReader(writer.prefix), engine)  # type: ignore[arg-type]
+    versions.noticed(publish(writer, 1))
+    assert versions.apply() is not None
+    bad = writer.publish((0, 2), wrong)
+    assert bad is not None
+    versions.noticed(bad)
+    assert versions.apply() is None and not versions.pending
+    assert engine.version == Version(0, 1) and (engine.own == 1).all()
+    assert versions.numbers()["refused_versions"] == 1 and versions.last_problem
+    versions.noticed(publish(writer, 3))
+    assert versions.apply() is not None and (engine.own == 3).all() and versions.last_problem == ""
+
+
+def test_without_any_version_a_strange_one_ends_the_process(writer: WeightWriter) -> None:
+    versions = Versions(WeightReader(writer.prefix), Engine())  # type: ignore[arg-type]
+    bad = writer.publish((0, 1), {"v": np.zeros(4)})
+    assert bad is not None
+    versions.noticed(bad)
+    with pytest.raises(SpecError):
+        versions.apply()
 
 
 def test_a_version_that_is_on_its_way_is_waited_for(writer: WeightWriter) -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rollbus_launch.build import peer_link
+from rollbus_launch.environments import peer_link
 from rollbus_wire.errors import BindRefused
 from rollbus_wire.link import ZmqLink
 

@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 from datasets_kit import episode, write
 
 from rollbus_core.config.load import load
-from rollbus_launch.build import offline_spec
 from rollbus_launch.commands.train import check_data
+from rollbus_launch.environments import offline_spec
 from rollbus_launch.plan import prepare
 from rollbus_launch.session import layout
 from rollbus_wire.errors import ConfigError

@@ -61,6 +61,29 @@ def test_the_budget_ends_and_the_reason_is_told(launcher: LocalLauncher) -> None
     assert len(launcher.ended) == 3
 
 
+def test_one_of_several_is_quarantined_and_scaling_replaces_it(launcher: LocalLauncher) -> None:
+    launcher.script.write_text("import sys, time\nif sys.argv[6] == '1': sys.exit(3)\ntime.sleep(60)")
+    for index in range(2):
+        launcher.up(ProcessSpec(("actor",), index))
+    poll_until(launcher, lambda: launcher.ps()[1]["state"] == "quarantined")
+    assert launcher.ps()[0]["state"] == "up" and launcher.goes_on(ProcessSpec(("actor",), 1))
+    assert "is not started again; the others go on" in launcher.ended[-1][1]
+    launcher.script.write_text("import time; time.sleep(60)")
+    launcher.scale("actor", 2)
+    poll_until(launcher, lambda: [p["state"] for p in launcher.ps()] == ["up", "up"])
+
+
+def test_a_full_disk_is_no_reason_to_give_up(launcher: LocalLauncher) -> None:
+    mark = launcher.paths.root / "room"
+    launcher.script.write_text(
+        f"import os, sys, time\nif not os.path.exists({str(mark)!r}): sys.exit(75)\ntime.sleep(60)"
+    )
+    launcher.up(ProcessSpec(("learner",), 0))
+    poll_until(launcher, lambda: len(launcher.ended) > launcher.max_restarts + 1)
+    mark.touch()
+    poll_until(launcher, lambda: launcher.ps()[0]["state"] == "up" and launcher.ps()[0]["restarts"] == 0)
+
+
 def test_an_error_of_the_user_is_not_retried(launcher: LocalLauncher) -> None:
     path = launcher.paths.failure("hub-0")
     launcher.script.write_text(

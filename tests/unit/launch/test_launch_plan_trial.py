@@ -15,7 +15,7 @@ from rollbus_core.plan.calibrate import Seen
 from rollbus_core.plan.costs import ActorCosts, HubCosts, StageCosts
 from rollbus_core.plan.trials import basis
 from rollbus_core.service import Service
-from rollbus_launch import build, plan, plan_layouts, plan_trial, plan_trials
+from rollbus_launch import environments, plan, plan_layouts, plan_trial, plan_trials
 from rollbus_launch.awaiting import AwaitingSpec
 from rollbus_launch.plan_layouts import Machines
 from rollbus_launch.plan_trial import Trial
@@ -127,7 +127,7 @@ def test_where_trials_see_nothing_the_model_stands_alone(
 
 
 def test_what_awaits_a_spec_tells_what_it_became(recipe: Path, tmp_path: Path) -> None:
-    spec = build.env_maker(load(recipe).recipe.env)(1).spec
+    spec = environments.env_maker(load(recipe).recipe.env)(1).spec
     link, registry = local_pair("test")
     made = Service("made")
     awaiting = AwaitingSpec("actor-0", link, lambda _: made, timeout_s=0.0, memory=tmp_path)

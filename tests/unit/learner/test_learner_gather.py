@@ -7,7 +7,9 @@ import pytest
 import torch
 from learner_kit import SlabWriter, fill_counting, make_layout
 
+from rollbus_core.columns import HEADER_BYTES
 from rollbus_core.slabs import SlabFolder
+from rollbus_core.weights.digests import BEST, digest
 from rollbus_learner.batch_metrics import describe, executed_steps
 from rollbus_learner.gather import SlabReader
 from rollbus_wire.errors import StaleRead
@@ -133,6 +135,26 @@ def test_a_freed_chunk_is_left_out_and_counted(tmp_path):
     slab.generation(1, 7)
     with pytest.raises(StaleRead, match="none of 3 chunks"):
         reader.read(Batch("train", 2, items))
+
+
+def test_a_chunk_whose_bytes_changed_is_left_out_and_counted(tmp_path):
+    slab = SlabWriter(tmp_path, make_layout(4, 1), 2)
+    items = []
+    for index in range(2):
+        fill_counting(slab.cell(index), 100.0 * (index + 1))
+        item = slab.chunk(index, [4], order=(index, 0))
+        start = index * slab.layout.cell_bytes
+        content = memoryview(slab.buffer)[start + HEADER_BYTES : start + slab.layout.cell_bytes]
+        items.append(item | {"digest": digest(content), "digest_kind": BEST})
+    reader = SlabReader(SlabFolder(tmp_path))
+    assert reader.read(Batch("train", 1, items))["obs/x"].shape[1] == 2
+    slab.cell(0)["reward"][2, 0] += 1e-3
+    batch = reader.read(Batch("train", 2, items))
+    assert batch["obs/x"][0].tolist() == [200] and reader.unread == {0: "corrupt"}
+    assert (reader.corrupt_chunks, reader.stale_chunks) == (1, 0)
+    slab.cell(1)["step"][0, 0] += 1
+    with pytest.raises(StaleRead, match="corrupt"):
+        reader.read(Batch("train", 3, items))
 
 
 def test_buffers_are_used_again_without_traces(tmp_path):

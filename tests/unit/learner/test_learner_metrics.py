@@ -18,6 +18,7 @@ from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
 from rollbus_learner.audit import Audit
 from rollbus_learner.slab_views import Slabs
+from rollbus_wire.messages import Batch
 
 ROOT = Path(__file__).parents[3]
 
@@ -120,10 +121,18 @@ def test_the_audit_tells_rows_ends_and_versions(tmp_path):
     cell["version"][0, 0] = Version(0, 9).pack()
     audit = Audit(tmp_path / "audit")
     item = slab.chunk(0, [4, 3], slice="hub-0/1", sequence=12)
-    audit.applied(Slabs(SlabFolder(tmp_path)), [item], 5, Version(1, 4))
+    slabs = Slabs(SlabFolder(tmp_path))
+    audit.began(Version(1, 3), 4)
+    audit.applied(slabs, Batch("train", 5, [item]), Version(1, 4), {})
+    audit.applied(slabs, Batch("train", 6, [item]), Version(1, 5), {0: "corrupt"})
     slab.generation(0, 99)
-    audit.applied(Slabs(SlabFolder(tmp_path)), [item], 6, Version(1, 5))
+    audit.applied(slabs, Batch("train", 7, [item]), Version(1, 6), {})
     audit.close()
+    assert json.loads((tmp_path / "audit" / "lineages.jsonl").read_text()) == {
+        "version": [1, 3], "applied": 4,
+    }  # fmt: skip
+    unread = [json.loads(line) for line in (tmp_path / "audit" / "unread.jsonl").read_text().splitlines()]
+    assert [(line["batch"], line["reason"]) for line in unread] == [(6, "corrupt"), (7, "stale")]
     (line,) = (tmp_path / "audit" / "applied.jsonl").read_text().splitlines()
     assert json.loads(line) == {
         "batch": 5, "version": [1, 4], "sequence": 12, "slice": "hub-0/1",

@@ -206,5 +206,11 @@ class DeployConfig(Section):
     )
     backend: str = option("auto", "Accelerator backend: a file of rollbus_accel.backends, or auto.")
     restarts: int = option(5, "Restarts per process within ten minutes.", ge=0)
+    min_healthy: int = option(
+        1,
+        "A process that has used up its restarts is left out while this many others with its services run; "
+        "else the run ends.",
+        ge=1,
+    )
     start_timeout_s: float = option(60.0, "Time limit from start to ready.", "s", gt=0)
     stop_timeout_s: float = option(5.0, "Time limit from stop to exit.", "s", gt=0)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from rollbus_launch import stacks
 from rollbus_launch.control import Control, run_paths
 from rollbus_launch.progress import advice, bottleneck
+from rollbus_launch.session import silence
 from rollbus_launch.tables import add_json_flag, show
 
 
@@ -20,7 +22,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """One row per member."""
-    with Control(run_paths(arguments.run_dir)) as control:
+    paths = run_paths(arguments.run_dir)
+    with Control(paths) as control:
         members = control.members().members
     rows = [_row(member) for member in members]
     show(rows, as_json=arguments.json)
@@ -28,6 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"bottleneck: {bottleneck(members)}")
         if text := advice(members):
             print(f"to go faster: {text}")
+        for member in members:
+            if member["state"] == "lost":
+                print(silence(member, stacks.read(paths, member["name"], member["pid"])))
     return 0
 
 
@@ -43,6 +49,7 @@ def _row(member: dict[str, Any]) -> dict[str, Any]:
         "stage_s": member.get("since_s"),
         "steps_per_s": stats.get("steps_per_s"),
         "busy": stats.get("busy"),
+        "loop_lag_s": stats.get("loop_lag_s"),
         "slices": held if isinstance(held, list) else [s["slice"] for s in member.get("slices") or []],
         "failure": (member.get("failure") or "").partition("\n")[0] or None,
     }

@@ -26,7 +26,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "serve", help="run one service in the foreground",
         description=__doc__ + " Environment: ROLLBUS_CONFIG, ROLLBUS_RUN_DIR, ROLLBUS_INDEX, "
-        "ROLLBUS_REGISTRY, ROLLBUS_STORE, ROLLBUS_RUNTIME_DIR, ROLLBUS_SET (key=value ...).",
+        "ROLLBUS_REGISTRY, ROLLBUS_STORE, ROLLBUS_HUB_DATA, ROLLBUS_RUNTIME_DIR, ROLLBUS_SOCKS_PROXY, "
+        "ROLLBUS_SET (key=value ...).",
     )  # fmt: skip
     parser.add_argument("services", metavar="SERVICE[+SERVICE]", help="of: " + ", ".join(ROLES))
     parser.add_argument(

@@ -11,7 +11,7 @@ from typing import Any
 from rollbus_core.config.load import Resolved, load, load_resolved
 from rollbus_core.cores import num_cores
 from rollbus_core.paths import RunPaths, remove_dead
-from rollbus_launch import auto_layout, build
+from rollbus_launch import auto_layout, environments
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, write_summary
@@ -127,7 +127,7 @@ def check_data(resolved: Any) -> None:
 
         found = parts(resolved.recipe.data, resolved.feeds)
         if not resolved.online:
-            spec = build.offline_spec(resolved.recipe)
+            spec = environments.offline_spec(resolved.recipe)
             for part in sum(found.values(), []):
                 part.fitted(spec)
 

@@ -7,18 +7,15 @@ import os
 import signal
 import subprocess
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from rollbus_core.paths import RunPaths
-from rollbus_launch.children import Child, start_command
+from rollbus_launch import stacks
+from rollbus_launch.children import NO_ROOM_CODE, Child, start_command
 from rollbus_launch.launchers.base import ProcessSpec
+from rollbus_launch.launchers.budget import RestartBudget
 from rollbus_wire.errors import RollbusError
-
-RESTART_WINDOW_S = 600.0
-FIRST_BACKOFF_S = 0.1
-LAST_BACKOFF_S = 10.0
 
 
 class ProcessFailed(RollbusError):
@@ -30,10 +27,14 @@ class ProcessFailed(RollbusError):
 @dataclass
 class _Process:
     spec: ProcessSpec
+    budget: RestartBudget
     child: Child | None = None
-    restarts: deque[float] = field(default_factory=deque)
     start_at: float = 0.0
     finished: bool = False
+    #: Its end was asked for, and so is another start.
+    wanted_again: bool = False
+    #: Given up while others of its kind go on.
+    quarantined: bool = False
     #: Scaled away: its end is no failure.
     leaving: bool = False
 
@@ -42,17 +43,21 @@ class LocalLauncher:
     """Starts, restarts and ends the processes of one run."""
 
     def __init__(
-        self, paths: RunPaths, *, max_restarts: int,
+        self, paths: RunPaths, *, max_restarts: int, min_healthy: int = 1,
         on_exit: Callable[[ProcessSpec, int, str], None],
         start: Callable[[RunPaths, ProcessSpec], Child] = start_command,
     ) -> None:  # fmt: skip
+        """``min_healthy``: processes per service without which the run cannot go on."""
         self.paths, self.max_restarts, self._on_exit = paths, max_restarts, on_exit
+        self._min_healthy = min_healthy
         self._start_child = start
         self._processes: dict[str, _Process] = {}
 
     def up(self, process: ProcessSpec) -> None:
-        entry = self._processes.setdefault(process.name, _Process(process))
-        entry.finished = entry.leaving = False
+        entry = self._processes.setdefault(process.name, _Process(process, RestartBudget(self.max_restarts)))
+        if entry.finished:
+            entry.budget = RestartBudget(self.max_restarts)
+        entry.finished = entry.leaving = entry.quarantined = False
         self._start(entry)
 
     def scale(self, role: str, count: int) -> None:
@@ -72,15 +77,29 @@ class LocalLauncher:
             {
                 "name": name,
                 "pid": p.child.pid if p.child else None,
-                "restarts": len(p.restarts),
-                "state": "ended" if p.finished else "up" if _running(p) else "starting",
+                "restarts": p.budget.num_restarts,
+                "state": _state(p),
             }
             for name, p in self._processes.items()
         ]
 
-    def restarts(self, process: ProcessSpec) -> bool:
-        """Whether ``process`` is to run: it does, or it will be started again."""
-        return not self._processes[process.name].finished
+    def again(self, roles: Collection[str]) -> None:
+        """Kill the processes with any of ``roles``; they start anew, which counts against no budget."""
+        for entry in self._processes.values():
+            if entry.child is not None and not entry.finished and not set(roles).isdisjoint(entry.spec.roles):
+                entry.wanted_again = True
+                _signal(entry, signal.SIGKILL)
+
+    def ask_stack(self, role: str, index: int) -> None:
+        """Have the process of a service write down where it is (`rollbus_launch.stacks`)."""
+        for entry in self._processes.values():
+            if role in entry.spec.roles and entry.spec.index == index:
+                _signal(entry, stacks.NUMBER)
+
+    def goes_on(self, process: ProcessSpec) -> bool:
+        """Whether the run does without or with another start of ``process``, which has ended."""
+        entry = self._processes[process.name]
+        return entry.quarantined or not entry.finished
 
     def running(self, role: str) -> bool:
         """Whether a process with ``role`` has not finished."""
@@ -112,23 +131,37 @@ class LocalLauncher:
 
     def _start(self, entry: _Process) -> None:
         self.paths.failure(entry.spec.name).unlink(missing_ok=True)
+        entry.budget.started(time.monotonic())
         entry.child = self._start_child(self.paths, entry.spec)
 
     def _ended(self, entry: _Process, code: int, pid: int | None, now: float) -> None:
-        reason = self._reason(entry.spec, code)
-        while entry.restarts and now - entry.restarts[0] > RESTART_WINDOW_S:
-            entry.restarts.popleft()
-        wanted = code == 0 or entry.leaving
-        given_up = self._fatal(entry.spec) or len(entry.restarts) >= self.max_restarts
-        entry.finished = wanted or given_up
-        self._on_exit(entry.spec, pid or 0, reason)
-        if wanted:
+        if entry.wanted_again and not entry.leaving:
+            entry.wanted_again, entry.start_at = False, now
             return
-        if given_up:
+        reason = self._reason(entry.spec, code)
+        wanted = code == 0 or entry.leaving
+        wait_s = None
+        if not wanted and not self._fatal(entry.spec, code):
+            wait_s = entry.budget.ended(now, blameless=code == NO_ROOM_CODE)
+        entry.finished = wait_s is None
+        entry.quarantined = entry.finished and not wanted and self._enough_without(entry)
+        if entry.quarantined:
+            reason += (
+                f"\n{entry.spec.name} is not started again; the others go on (rollbus scale replaces it)"
+            )
+        self._on_exit(entry.spec, pid or 0, reason)
+        if wait_s is not None:
+            entry.start_at = now + wait_s
+        elif not wanted and not entry.quarantined:
             raise ProcessFailed(reason)
-        backoff = FIRST_BACKOFF_S * 2 ** len(entry.restarts)
-        entry.restarts.append(now)
-        entry.start_at = now + min(LAST_BACKOFF_S, backoff)
+
+    def _enough_without(self, entry: _Process) -> bool:
+        """Whether each of its services has enough other processes that run."""
+        return all(
+            sum(role in p.spec.roles and _running(p) for p in self._processes.values() if p is not entry)
+            >= self._min_healthy
+            for role in entry.spec.roles
+        )
 
     def _reason(self, spec: ProcessSpec, code: int) -> str:
         failure = self._failure(spec)
@@ -139,16 +172,22 @@ class LocalLauncher:
         tail = (self.paths.logs / f"{spec.name}.stderr").read_bytes()[-2000:].decode(errors="replace")
         return f"{spec.name} ended by {ending}" + (f":\n{tail}" if tail and code > 0 else "")
 
-    def _fatal(self, spec: ProcessSpec) -> bool:
+    def _fatal(self, spec: ProcessSpec, code: int) -> bool:
         """Whether another start would fail in the same way."""
         failure = self._failure(spec)
-        return bool(failure and failure["fatal"])
+        return bool(failure and failure["fatal"]) and code != NO_ROOM_CODE
 
     def _failure(self, spec: ProcessSpec) -> dict[str, str] | None:
         try:
             return dict(json.loads(self.paths.failure(spec.name).read_text()))
         except (OSError, ValueError):
             return None
+
+
+def _state(entry: _Process) -> str:
+    if entry.finished:
+        return "quarantined" if entry.quarantined else "ended"
+    return "up" if _running(entry) else "starting"
 
 
 def _running(entry: _Process) -> bool:

@@ -21,7 +21,7 @@ from rollbus_wire.errors import WireError, short
 from .base import PROTOCOL, Array, Arrays, Message
 from .common import Fault, Ping, Pong
 from .contents import CONTENTS, TEXTS
-from .data import Act, Attach, Attached, Detach, Detached, Tick
+from .data import Act, Attach, Attached, Detach, Detached, Tick, Waiting
 from .peer import GetState, Goodbye, Hello, Observe, Outcome, Reset, SetState, Step, Welcome
 from .policy import Decide, Decided
 from .registry import (
@@ -66,7 +66,7 @@ __all__ = [
     "Heartbeat", "Hello", "Leave", "ListMembers", "Members", "Notice", "Observe", "OpenTable", "Outcome",
     "Ping", "Pong",
     "Register", "Registered", "Release", "Released", "Reset", "Sample", "SetState", "SlicesChanged",
-    "Step", "TableState", "Tick", "Ticket", "TicketRequest", "WeightChunk",
+    "Step", "TableState", "Tick", "Ticket", "TicketRequest", "Waiting", "WeightChunk",
     "WeightManifest", "Welcome",
 ]  # fmt: skip
 
@@ -75,7 +75,7 @@ PLANES = {
     "peer": (
         Hello, Welcome, Reset, Step, Observe, GetState, SetState, Outcome, Goodbye,
     ),
-    "data": (Attach, Attached, Tick, Act, Detach, Detached),
+    "data": (Attach, Attached, Tick, Act, Waiting, Detach, Detached),
     "registry": (
         Register, Registered, Heartbeat, Assign, Release, Released, SlicesChanged, Notice, Applied,
         CheckpointSaved, Evaluated, Gone, Command, Done, ListMembers, Members, Leave,

@@ -136,6 +136,18 @@ class Act(Message):
 
 
 @dataclass
+class Waiting(Message):
+    """A holder has heard nothing of its slice for a while; ``tick`` is the last that it saw, 0: none.
+
+    The hub repeats what is outstanding, or says `Detached` if the fence is not the present one.
+    """
+
+    slice: str
+    fence: int
+    tick: int
+
+
+@dataclass
 class Detach(Message):
     """The holder gives a slice up (it was released, or it is leaving)."""
 

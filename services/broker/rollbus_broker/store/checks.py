@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 
 from rollbus_broker.store.pool import SlabPool
-from rollbus_broker.store.records import TicketInfo
+from rollbus_broker.store.records import Chunk, TicketInfo
 from rollbus_core.columns import Layout
 from rollbus_core.weights.digests import digest
 from rollbus_wire.errors import LimitExceeded, MissingPackage, SpecError, WireError, short
@@ -90,3 +90,10 @@ def check_room(num_waiting: int) -> None:
     """Raise `LimitExceeded` if no more requests may wait."""
     if num_waiting >= MAX_WAITING:
         raise LimitExceeded(f"{num_waiting} such requests wait already; ask again later")
+
+
+def is_whole(chunk: Chunk, pool: SlabPool, fsync: bool) -> bool:
+    """Whether an adopted cell still holds the chunk; with ``fsync``, after power loss, byte by byte."""
+    if pool.generation(chunk.cell) != chunk.cell.generation:
+        return False
+    return not fsync or digest(pool.content(chunk.cell), chunk.digest_kind) == chunk.digest

@@ -39,10 +39,13 @@ class Resting:
 
 
 class Ledger:
-    """All tables of the store by name."""
+    """All tables of the store by name. ``on_drop(table, chunk, reason)``: a chunk is given up."""
 
-    def __init__(self, log: Log, folder: SlabFolder, slab_bytes: int, boot: int, *, rest_s: float) -> None:
-        self.log, self.rest_s = log, rest_s
+    def __init__(
+        self, log: Log, folder: SlabFolder, slab_bytes: int, boot: int, *, rest_s: float,
+        on_drop: Callable[[str, Chunk, str], None] = lambda table, chunk, reason: None,
+    ) -> None:  # fmt: skip
+        self.log, self.rest_s, self._on_drop = log, rest_s, on_drop
         self.tables: dict[str, Table] = {}
         self.resting: dict[int, Resting] = {}
         #: Ticket -> (table, sequence) of chunks that are kept, for repeated commits.
@@ -101,13 +104,16 @@ class Ledger:
             self._free(freed)
         return len(freed)
 
-    def flush(self) -> None:
-        """From here on what happened is not lost. Rewrites the log if that is worth it."""
+    def flush(self) -> bool:
+        """From here on what happened is not lost; False: the disk is full, nothing may be answered.
+
+        Rewrites the log if that is worth it.
+        """
         if self.log.num_bytes > COMPACT_BYTES:
             live = sum(table.num_chunks() for table in self.tables.values())
             if self.log.num_bytes > COMPACT_BYTES + 4 * _BYTES_PER_CHUNK * live:
                 self.compact()
-        self.log.flush()
+        return self.log.flush()
 
     # --- parts that recovery shares ---
 
@@ -119,7 +125,7 @@ class Ledger:
             self._free(list(table.chunks()))
             table = None
         if table is None:
-            table = self.tables[name] = SAMPLERS[config.sampler](name, config)
+            table = self.tables[name] = self.new_table(name, config)
         table.config = config
         if table.freed_unread:
             self.pool.unread.add(name)
@@ -129,6 +135,12 @@ class Ledger:
         for ticket in void:
             self._rest(name, ticket, "lineage", now)
         self._free(freed)
+
+    def new_table(self, name: str, config: TableConfig) -> Table:
+        """An empty table."""
+        table = SAMPLERS[config.sampler](name, config)
+        table.on_drop = lambda chunk, reason: self._on_drop(name, chunk, reason)
+        return table
 
     def _end(self, table: Table, number: int, drop: str, rest: bool, reason: str, now: float) -> None:
         ticket = table.end(number, drop)
@@ -244,7 +256,7 @@ class _Replay:
 
     def _on_loaded(self, r: dict[str, Any]) -> None:
         config = TableConfig(**self._state["settings"])
-        table = SAMPLERS[config.sampler](r["table"], config)
+        table = self.ledger.new_table(r["table"], config)
         table.load(self._state, self._chunks)
         for _, chunk in self._chunks:
             self.ledger.committed[chunk.ticket] = (table.name, chunk.sequence)

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgpack
 
+from rollbus_core.lines import NO_ROOM
+
 _HEAD = struct.Struct("<II")
 
 
@@ -34,30 +36,48 @@ class Log:
         """Add a record; it is written by the next `flush`."""
         self._pending.append(_pack(record))
 
-    def flush(self) -> None:
-        """Write what was added."""
+    def flush(self) -> bool:
+        """Write what was added; False if the disk is full: then nothing is written and it waits."""
         if not self._pending:
-            return
+            return True
         data = b"".join(self._pending)
+        try:
+            _write(self._file.fileno(), data)
+            if self._fsync:
+                os.fdatasync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(self.num_bytes)
+            if error.errno not in NO_ROOM:
+                raise
+            self._pending = [data]
+            return False
         self._pending = []
-        _write(self._file.fileno(), data)
         self.num_bytes += len(data)
-        if self._fsync:
-            os.fdatasync(self._file.fileno())
+        return True
 
-    def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
-        """Replace everything, what was added included; a crash leaves the old log or the new one."""
-        self._pending = []
+    def rewrite(self, records: Iterable[dict[str, Any]]) -> bool:
+        """Replace everything, what was added included; a crash leaves the old log or the new one.
+
+        False if the disk is full: then the old one stays and what was added waits.
+        """
         partial = self.path.with_suffix(".partial")
-        with open(partial, "wb") as file:
-            for record in records:
-                file.write(_pack(record))
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(partial, "wb") as file:
+                for record in records:
+                    file.write(_pack(record))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        self._pending = []
         os.replace(partial, self.path)
         self._file.close()
         self._file = open(self.path, "ab", buffering=0)
         self.num_bytes = self.path.stat().st_size
+        return True
 
     def close(self) -> None:
         """Write what is left and close."""
@@ -74,6 +94,11 @@ def _write(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The whole records of a log that another process may be writing."""
+    return _read(path)[0]
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], int]:

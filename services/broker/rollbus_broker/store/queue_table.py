@@ -154,9 +154,11 @@ class QueueTable(Table):
         self.delivered = self.consumed_up_to = self.durable_up_to = last
         self._fork(version)
         for chunk in pending:
-            reason = self._queue_again(chunk)
+            # A deterministic run collects anew from where its checkpoint left the environments.
+            anew = self.config.one_chunk_per_slice and not known
+            reason = "lineage" if anew else self._queue_again(chunk)
             if reason:
-                self.dropped[reason] += 1
+                self._drop([chunk], reason)
                 freed.append(chunk)
         if void:
             self.dropped["expired" if known else "lineage"] += len(void)
@@ -231,8 +233,7 @@ class QueueTable(Table):
         for number, chunks in self.kept.items():
             gone += [c for c in chunks if lost(c)]
             self.kept[number] = [c for c in chunks if not lost(c)]
-        if gone:
-            self.dropped["memory"] += len(gone)
+        self._drop(gone, "memory")
         return gone
 
     def _leave(self, ticket: TicketInfo) -> _Batch:
@@ -245,6 +246,8 @@ class QueueTable(Table):
     def _evict(self, number: int) -> list[Chunk]:
         chunks = self.kept.pop(number)
         self.evicted[number] = len(chunks)
+        for chunk in chunks:
+            self.on_drop(chunk, "full")  # counted if a resume asks for it
         return chunks
 
     def _queue_again(self, chunk: Chunk) -> str:

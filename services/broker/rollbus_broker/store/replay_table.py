@@ -120,8 +120,7 @@ class ReplayTable(Table):
             self._chunks, self._index = deque(), StepIndex()
             for chunk in kept:
                 self._add(chunk)
-        if gone:
-            self.dropped["memory"] += len(gone)
+        self._drop(gone, "memory")
         if not self._chunks and gone:
             # Nothing is left to learn from: the warm-up begins anew.
             self.anchor = (self.updates, self.total_steps + self.config.min_steps)
@@ -134,6 +133,7 @@ class ReplayTable(Table):
     def _drop_first(self) -> Chunk:
         chunk = self._chunks.popleft()
         self._index.drop_first(chunk)
+        self.on_drop(chunk, "evicted")
         return chunk
 
     # --- the whole state ---

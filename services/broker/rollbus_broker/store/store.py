@@ -20,7 +20,9 @@ from rollbus_broker.store.checks import (
     check_counts,
     check_draw,
     check_room,
+    is_whole,
 )
+from rollbus_broker.store.drop_log import DropLog
 from rollbus_broker.store.ledger import Ledger
 from rollbus_broker.store.log import Log
 from rollbus_broker.store.pool import TableFull
@@ -34,7 +36,6 @@ from rollbus_core.feed import TableConfig
 from rollbus_core.requests import Replies
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
-from rollbus_core.weights.digests import digest
 from rollbus_wire.errors import (
     ConfigError,
     LimitExceeded,
@@ -71,7 +72,7 @@ KEEP_BATCHES, RETRY_S = 4, 0.25
 
 
 class Store:
-    """All tables of one run. ``folder`` holds slabs, ``log_path`` is the log."""
+    """All tables of one run. ``folder`` holds slabs, ``log_path`` is the log, ``audit`` hears of drops."""
 
     def __init__(
         self,
@@ -83,25 +84,26 @@ class Store:
         now: float,
         *,
         log: Any = None,
+        audit: Path | None = None,
     ) -> None:
         self.link, self.config = link, config
+        self._drops = DropLog(audit)
         self._log = log or structlog.get_logger("broker")
         self._replies = Replies(link, keep=KEEP_REPLIES)
         self._waiting = Waiting()
         self._outbox: list[tuple[Envelope, Message]] = []
         self._layouts = LayoutCache()
         self._numbers = itertools.count(boot << 32 | 1)
-        #: The last batches sent, by (sender, request id).
-        self._batches: dict[tuple[str, int], Batch] = {}
-        #: Table -> open | full | memory: what its waiting tickets wait for.
+        self._batches: dict[tuple[str, int], Batch] = {}  # the last sent, by (sender, request id)
+        #: Table -> open | full | memory: what its tickets wait for (disk: all wait).
         self._room: dict[str, str] = {}
-        self._changed, self._retry_at, self._expire_at = True, 0.0, 0.0
+        self._changed, self._disk_full, self._retry_at, self._expire_at = True, False, 0.0, 0.0
         self.counts = {"tickets_returned": 0, "evicted_chunks": 0}
         self.ledger = Ledger(
             Log(log_path, fsync=config.fsync), SlabFolder(folder), config.slab_bytes, boot,
-            rest_s=config.ticket_timeout_s,
+            rest_s=config.ticket_timeout_s, on_drop=self._drops.put,
         )  # fmt: skip
-        found = self.ledger.recover(now, self._is_whole)
+        found = self.ledger.recover(now, lambda chunk: is_whole(chunk, self.ledger.pool, config.fsync))
         if any(found.values()):
             self._log.info("store recovered", **found)
         self._handlers: dict[type[Message], Callable[[Envelope, Any, float], None]] = {
@@ -149,7 +151,8 @@ class Store:
         """One map per table, for `Members` and /metrics."""
         return [
             table_row(
-                table, self.ledger.pool.table_bytes(name), self._room.get(name, "open"),
+                table, self.ledger.pool.table_bytes(name),
+                "disk" if self._disk_full else self._room.get(name, "open"),
                 len(self._waiting.tickets(name)), len(self._waiting.samples(name)),
             )
             for name, table in self.ledger.tables.items()
@@ -159,6 +162,7 @@ class Store:
         """Write what is left."""
         self._send()
         self.ledger.log.close()
+        self._drops.close(self.ledger.tables)
 
     def _handle(self, envelope: Envelope, now: float) -> None:
         handler = self._handlers.get(type(envelope.message))
@@ -173,8 +177,12 @@ class Store:
         """Sent at the end of this turn, after the log is written."""
         self._outbox.append((envelope, message))
 
-    def _send(self) -> bool:
-        self.ledger.flush()
+    def _send(self) -> bool:  # only what is on disk is answered
+        full, self._disk_full = self._disk_full, not self.ledger.flush()
+        if self._disk_full != full:
+            self._log.warning("disk full", answers="wait" if self._disk_full else "go on")
+        if self._disk_full:
+            return False
         sent, self._outbox = self._outbox, []
         for envelope, message in sent:
             self._replies.answer(envelope, message)
@@ -390,10 +398,3 @@ class Store:
         for entry in [e for e in self.ledger.resting.values() if now > e.until]:
             self.ledger.rested(entry.ticket.number)
             self._changed = True
-
-    def _is_whole(self, chunk: Chunk) -> bool:
-        """Whether an adopted cell still holds the chunk; with fsync, after power loss, byte by byte."""
-        pool = self.ledger.pool
-        if pool.generation(chunk.cell) != chunk.cell.generation:
-            return False
-        return not self.config.fsync or digest(pool.content(chunk.cell), chunk.digest_kind) == chunk.digest

@@ -35,6 +35,8 @@ class Table:
         self.last_sample: tuple[str, int] = ("", 0)
         self.updates = 0
         self.dropped: Counter[str] = Counter()
+        #: Told of every chunk that is given up after it was acknowledged, and why.
+        self.on_drop: Callable[[Chunk, str], None] = lambda chunk, reason: None
 
     # --- questions ---
 
@@ -106,6 +108,11 @@ class Table:
     def lose(self, lost: Callable[[Chunk], bool]) -> list[Chunk]:
         """Event: the bytes of some chunks are gone; those chunks, counted as ``memory``."""
         raise NotImplementedError
+
+    def _drop(self, chunks: Iterable[Chunk], reason: str) -> None:
+        for chunk in chunks:
+            self.dropped[reason] += 1
+            self.on_drop(chunk, reason)
 
     def _fork(self, version: Version) -> None:
         if version.lineage not in self.forks:

@@ -1,0 +1,277 @@
+"""Does what was learned from agree with what was acknowledged? Reads logs; asks no service.
+
+Everything is keyed by (episode, range of steps). What the actors wrote down (commits and the store's
+answers) is compared with what the learner wrote down (applied or drawn chunks), and what the store gave
+up is explained by its own list of chunks, never by counters. `rollbus_core.audit` has the formats.
+
+``python -m rollbus_launch.audit RUN_DIR`` prints the result as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollbus_launch.records import read_lines
+
+#: [episode, first step, number of steps].
+Span = tuple[int, int, int]
+#: Problems that are written out; all are counted.
+MAX_SHOWN = 20
+#: A chunk that chance leaves undrawn with less than this probability was not sampleable.
+UNDRAWN = 1e-9
+
+
+@dataclass
+class Chunk:
+    """One commit of an actor; ``sequence`` -1: not acknowledged."""
+
+    spans: list[Span]
+    versions: list[str]
+    sequence: int = -1
+    reason: str = ""
+    answered: bool = False
+    time: float = math.inf
+
+    @property
+    def steps(self) -> int:
+        return sum(length for _, _, length in self.spans)
+
+
+@dataclass
+class Verdict:
+    """What the audit found. ``dropped`` and ``refused`` are chunks by reason, the others chunks or steps."""
+
+    acknowledged_chunks: int = 0
+    acknowledged_steps: int = 0
+    #: Chunks of the surviving lineage, whole, and their steps.
+    applied_chunks: int = 0
+    applied_steps: int = 0
+    #: Acknowledged, then given up.
+    dropped: Counter[str] = field(default_factory=Counter)
+    #: Not taken by the store in the first place.
+    refused: Counter[str] = field(default_factory=Counter)
+    #: Acknowledged and neither applied nor dropped when the run ended.
+    waiting: int = 0
+    #: Applied, but its acknowledgement never reached an actor's log.
+    unacknowledged: int = 0
+    #: Applied by a lineage that died.
+    void: int = 0
+    duplicated: int = 0
+    unexplained: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not (self.duplicated or self.unexplained)
+
+    def wrong(self, kind: str, num: int, text: str) -> None:
+        """Count ``num`` steps or chunks as ``kind`` ("duplicated", "unexplained")."""
+        setattr(self, kind, getattr(self, kind) + num)
+        if len(self.problems) < MAX_SHOWN:
+            self.problems.append(f"{kind}: {text}")
+
+    def to_data(self) -> dict[str, Any]:
+        """For JSON."""
+        counts = {"dropped": dict(self.dropped), "refused": dict(self.refused)}
+        return {**self.__dict__, **counts, "good": self.good}
+
+
+def audit(folder: Path) -> Verdict:
+    """Judge the run whose ``audit`` folder this is."""
+    verdict = Verdict()
+    chunks = sent(folder)
+    for chunk in chunks:
+        if chunk.sequence >= 0:
+            verdict.acknowledged_chunks += 1
+            verdict.acknowledged_steps += chunk.steps
+        elif chunk.answered:
+            verdict.refused[chunk.reason] += 1
+    dropped = {line["sequence"]: line["reason"] for line in read_lines(folder / "dropped.jsonl")}
+    draws = read_lines(folder / "drawn.jsonl")
+    if draws:
+        _judge_replay(verdict, chunks, dropped, draws)
+    else:
+        _judge_queue(verdict, chunks, dropped, folder)
+    return verdict
+
+
+def sent(folder: Path) -> list[Chunk]:
+    """All commits of all actors with their answers."""
+    found: list[Chunk] = []
+    for path in sorted(folder.glob("sent-*.jsonl")):
+        by_ticket: dict[int, Chunk] = {}
+        for line in read_lines(path):
+            if "ticket" in line:
+                by_ticket[line["ticket"]] = Chunk(_spans(line["rows"]), line["versions"])
+            elif (chunk := by_ticket.get(line["answer"])) is not None:
+                chunk.sequence, chunk.reason, chunk.answered = line["sequence"], line["reason"], True
+                chunk.time = line["time"]
+        found += by_ticket.values()
+    return found
+
+
+class Forks:
+    """Which versions are ancestors of the last lineage."""
+
+    def __init__(self, lines: Iterable[dict[str, Any]]) -> None:
+        #: Lineage -> number at which it began.
+        self._at = {int(line["version"][0]): int(line["version"][1]) for line in lines}
+
+    def survives(self, version: Iterable[int]) -> bool:
+        """Whether what ``version`` (lineage, number) holds is in the last lineage's weights."""
+        lineage, number = version
+        return all(number <= at for later, at in self._at.items() if later > lineage)
+
+
+# --- queue tables ---
+
+
+def _judge_queue(verdict: Verdict, chunks: list[Chunk], dropped: dict[int, str], folder: Path) -> None:
+    forks = Forks(read_lines(folder / "lineages.jsonl"))
+    lines = read_lines(folder / "applied.jsonl")
+    alive = [line for line in lines if forks.survives(line["version"])]
+    applied: dict[int, list[Span]] = {}
+    for line in alive:
+        spans, sequence = _spans(line["rows"]), line["sequence"]
+        if sequence in applied:
+            verdict.wrong("duplicated", _steps(spans), f"chunk {sequence} went into two updates")
+        applied[sequence] = spans
+    verdict.void = len({line["sequence"] for line in lines} - set(applied))
+    verdict.applied_chunks = len(applied)
+    verdict.applied_steps = sum(map(_steps, applied.values()))
+    for text in overlaps(span for spans in applied.values() for span in spans):
+        verdict.wrong("duplicated", 1, text)
+    unread = {
+        line["sequence"]: line["reason"]
+        for line in read_lines(folder / "unread.jsonl") if forks.survives(line["version"])
+    }  # fmt: skip
+    _explain(verdict, chunks, applied, dropped, unread)
+    _match_origins(verdict, chunks, applied)
+
+
+def _explain(
+    verdict: Verdict, chunks: list[Chunk], applied: dict[int, list[Span]], dropped: dict[int, str],
+    unread: dict[int, str],
+) -> None:  # fmt: skip
+    """Each acknowledged chunk was applied, dropped for a reason, or still waits."""
+    newest = max([*applied, *(s for s, reason in dropped.items() if reason != "left")], default=-1)
+    for chunk in chunks:
+        sequence = chunk.sequence
+        if sequence < 0 or sequence in applied:
+            continue
+        reason = unread.get(sequence) or dropped.get(sequence, "")
+        if reason == "left" or (not reason and sequence > newest):
+            verdict.waiting += 1
+        elif reason:
+            verdict.dropped[reason] += 1
+        else:
+            verdict.wrong(
+                "unexplained", 1, f"chunk {sequence} {chunk.spans[:2]} was acknowledged and is gone"
+            )
+
+
+def _match_origins(verdict: Verdict, chunks: list[Chunk], applied: dict[int, list[Span]]) -> None:
+    """Each applied chunk is one that an actor sent, step by step."""
+    acknowledged = {chunk.sequence: chunk for chunk in chunks if chunk.sequence >= 0}
+    orphans = {tuple(chunk.spans) for chunk in chunks if not chunk.answered}
+    for sequence, spans in applied.items():
+        chunk = acknowledged.get(sequence)
+        if chunk is None and tuple(spans) in orphans:
+            verdict.unacknowledged += 1
+        elif chunk is None:
+            verdict.wrong("unexplained", 1, f"chunk {sequence} {spans[:2]} was applied, but no actor sent it")
+        elif chunk.spans != spans:
+            verdict.wrong(
+                "unexplained", 1, f"chunk {sequence} was sent as {chunk.spans[:2]}, not {spans[:2]}"
+            )
+
+
+# --- replay tables ---
+
+
+def _judge_replay(
+    verdict: Verdict, chunks: list[Chunk], dropped: dict[int, str], draws: list[dict[str, Any]]
+) -> None:
+    """What was acknowledged is drawn sooner or later, unless it was evicted or there was no time."""
+    seen: dict[Span, int] = {}
+    for draw in draws:
+        for rows in draw["new"]:
+            for span in _spans(rows):
+                seen[span] = seen.get(span, 0) + 1
+    for text in overlaps(seen):
+        verdict.wrong("duplicated", 1, text)
+    verdict.applied_steps = sum(length for _, _, length in seen)
+    known = {span for chunk in chunks for span in chunk.spans}
+    for span in seen.keys() - known:
+        verdict.wrong("unexplained", span[2], f"{span} was drawn, but no actor sent it")
+    chance = _Undrawn(chunks, draws)
+    for chunk in chunks:
+        if any(span in seen for span in chunk.spans):
+            verdict.applied_chunks += 1
+            verdict.unacknowledged += chunk.sequence < 0
+        elif chunk.sequence < 0:
+            continue
+        elif (reason := dropped.get(chunk.sequence, "left")) != "left":
+            verdict.dropped[reason] += 1
+        elif chance.of(chunk) > UNDRAWN:
+            verdict.waiting += 1
+        else:
+            verdict.wrong("unexplained", 1, f"chunk {chunk.sequence} {chunk.spans[:2]} is never drawn")
+
+
+class _Undrawn:
+    """The probability that uniform draws leave a chunk out, at least: the table only grows."""
+
+    def __init__(self, chunks: list[Chunk], draws: list[dict[str, Any]]) -> None:
+        self._total = max(1, sum(chunk.steps for chunk in chunks if chunk.sequence >= 0))
+        self._draws = [(draw["time"], draw["drawn"]) for draw in draws]
+
+    def of(self, chunk: Chunk) -> float:
+        """After its acknowledgement."""
+        num = sum(drawn for time, drawn in self._draws if time > chunk.time)
+        return math.exp(num * math.log1p(-min(0.999, chunk.steps / self._total)))
+
+
+# --- spans ---
+
+
+def overlaps(spans: Iterable[Span]) -> list[str]:
+    """One text per pair of neighbouring spans that share steps."""
+    by_episode: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for episode, first, length in spans:
+        by_episode[episode].append((first, first + length))
+    found = []
+    for episode, ranges in by_episode.items():
+        end = -1
+        for first, after in sorted(ranges):
+            if first < end:
+                found.append(f"steps {first} to {min(end, after) - 1} of episode {episode}")
+            end = max(end, after)
+    return found
+
+
+def _spans(rows: Iterable[Iterable[list[int]]]) -> list[Span]:
+    return [(run[0], run[1], run[2]) for row in rows for run in row]
+
+
+def _steps(spans: Iterable[Span]) -> int:
+    return sum(length for _, _, length in spans)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the verdict on a run; 1 unless it is good."""
+    (run_dir,) = arguments
+    verdict = audit(Path(run_dir) / "audit")
+    print(json.dumps(verdict.to_data(), indent=1))
+    return 0 if verdict.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

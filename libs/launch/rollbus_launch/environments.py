@@ -1,0 +1,88 @@
+"""The recipe's environment: how it is made, what it states about itself, where peers of it dial in."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from rollbus_core.config.models import EnvConfig
+from rollbus_wire import lookup
+from rollbus_wire.errors import BindRefused, SpecError
+from rollbus_wire.link import ZmqLink
+from rollbus_wire.spec import EnvSpec
+
+#: ZeroMQ gives an address up a little after its socket was closed: the next evaluation waits so long.
+REBIND_S = 1.0
+
+
+def env_maker(env: Any) -> Callable[[int], Any]:
+    """A function of the number of rows that makes the recipe's environment in this process."""
+    module = lookup.find("rollbus_envs", env.name)
+    config = module.Config(**_own_fields(env))
+    return lambda num_rows: module.make(config, num_rows)
+
+
+def offline_spec(recipe: Any) -> EnvSpec:
+    """The environment of a run without hubs: its own spec, or what the data says where it dials in."""
+    if recipe.env.placement != "dial_in":
+        return env_spec(recipe.env)
+    from rollbus_core.datasets.reader import Dataset
+
+    for source in recipe.data.sources:
+        if (spec := Dataset(source.path).spec) is not None:
+            return spec
+    raise SpecError(
+        "environments dial in (env.placement) and no data set was written by Rollbus, so nothing says what "
+        "is observed; set env.placement: inline"
+    )
+
+
+def env_spec(env: Any) -> EnvSpec:
+    """What the recipe's environment states about itself; one row of it is made and closed."""
+    if env.placement == "dial_in":
+        raise SpecError(
+            "environments dial in (env.placement), so what they are is not known beforehand; set "
+            "env.placement: inline"
+        )
+    made = env_maker(env)(1)
+    made.close()
+    spec: EnvSpec = made.spec
+    return spec
+
+
+def worker_command(env: Any, run_id: str) -> Callable[[str, int], list[str]]:
+    """The command line of a worker process for (endpoint, number of rows)."""
+    own = json.dumps(_own_fields(env))
+    return lambda endpoint, num_rows: [
+        sys.executable, "-m", "rollbus_envs.worker", env.name, own, endpoint,
+        "--num-rows", str(num_rows), "--run", run_id,
+    ]  # fmt: skip
+
+
+def peer_link(placement: str, endpoint: str, bind: Callable[[str], ZmqLink]) -> ZmqLink | None:
+    """Where peers dial in, if they do: what ``bind`` makes of ``endpoint``."""
+    if placement == "inline":
+        return None
+    if not endpoint:
+        raise SpecError("environments dial in, so evaluation needs an address too: set eval.listen")
+    give_up_at = time.monotonic() + REBIND_S
+    while True:
+        try:
+            return bind(endpoint)
+        except BindRefused:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.02)
+
+
+def _own_fields(env: Any) -> dict[str, Any]:
+    """The plug-in's own settings in the env section."""
+    return {
+        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        for name, value in env
+        if name not in EnvConfig.model_fields
+    }

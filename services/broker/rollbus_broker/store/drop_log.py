@@ -1,0 +1,31 @@
+"""Chunks that the store gave up after it had acknowledged them, for `rollbus audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rollbus_broker.store.records import Chunk
+from rollbus_broker.store.tables import Table
+from rollbus_core.lines import LineFile
+
+
+class DropLog:
+    """Appends to ``dropped.jsonl`` of ``folder``; None: nobody audits this run."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = LineFile(folder / "dropped.jsonl") if folder is not None else None
+
+    def put(self, table: str, chunk: Chunk, reason: str) -> None:
+        """``chunk`` is given up."""
+        if self._file is not None:
+            self._file.put({"table": table, "sequence": chunk.sequence, "reason": reason})
+
+    def close(self, tables: Mapping[str, Table]) -> None:
+        """The run ends; what is still in ``tables`` is left there."""
+        if self._file is None:
+            return
+        for name, table in tables.items():
+            for chunk in table.chunks():
+                self.put(name, chunk, "left")
+        self._file.close()

@@ -1,0 +1,131 @@
+"""The audit finds what is wrong in logs written by hand, and explains what is right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus_launch.audit import audit, overlaps
+
+
+class Logs:
+    """An audit folder; chunk n has steps 10 n to 10 n + 9 of episode 5."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, name: str, *records: dict[str, Any]) -> None:
+        with open(self.folder / f"{name}.jsonl", "a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+
+    def sent(self, number: int, sequence: int | None, reason: str = "", time: float = 0.0) -> None:
+        self.put("sent-a", {"ticket": number, "slice": "h/0", **rows(number)})
+        if sequence is not None:
+            self.put("sent-a", {"answer": number, "sequence": sequence, "reason": reason, "time": time})
+
+    def applied(self, number: int, sequence: int, version: tuple[int, int]) -> None:
+        self.put("applied", {"sequence": sequence, "version": list(version), **rows(number)})
+
+
+def rows(number: int) -> dict[str, Any]:
+    return {"rows": [[[5, 10 * number, 10]]], "versions": ["0.0", "0.0"]}
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    logs = Logs(tmp_path)
+    logs.put("lineages", {"version": [0, 0], "applied": 0})
+    return logs
+
+
+def test_a_good_run(logs: Logs) -> None:
+    for number in range(4):
+        logs.sent(number, number + 1)
+    for number in range(3):
+        logs.applied(number, number + 1, (0, number + 1))
+    found = audit(logs.folder)
+    assert found.good and (found.applied_chunks, found.applied_steps, found.waiting) == (3, 30, 1)
+
+
+def test_a_lost_chunk_is_unexplained(logs: Logs) -> None:
+    for number in range(3):
+        logs.sent(number, number + 1)
+    logs.applied(0, 1, (0, 1))
+    logs.applied(2, 3, (0, 2))
+    found = audit(logs.folder)
+    assert not found.good and found.unexplained == 1 and "chunk 2" in found.problems[0]
+    logs.put("dropped", {"table": "train", "sequence": 2, "reason": "memory"})
+    found = audit(logs.folder)
+    assert found.good and found.dropped == {"memory": 1}
+
+
+def test_a_repeat_is_a_duplicate_unless_its_lineage_died(logs: Logs) -> None:
+    logs.sent(0, 1)
+    logs.applied(0, 1, (0, 3))
+    logs.applied(0, 1, (0, 4))
+    assert audit(logs.folder).duplicated == 10
+    logs.put("lineages", {"version": [1, 3], "applied": 3})  # update 4 of lineage 0 is void
+    found = audit(logs.folder)
+    assert found.good and found.applied_chunks == 1
+
+
+def test_steps_that_overlap_are_duplicates(logs: Logs) -> None:
+    for number, sequence in ((0, 1), (1, 2)):
+        logs.sent(number, sequence)
+        logs.applied(number, sequence, (0, sequence))
+    assert audit(logs.folder).good
+    logs.put("sent-b", {"ticket": 1, "slice": "h/0", "rows": [[[5, 5, 2]]], "versions": []})
+    logs.put("sent-b", {"answer": 1, "sequence": 3, "reason": "", "time": 0.0})
+    logs.put("applied", {"sequence": 3, "version": [0, 3], "rows": [[[5, 5, 2]]], "versions": []})
+    found = audit(logs.folder)
+    assert found.duplicated == 1 and "steps 5 to 6 of episode 5" in found.problems[0]
+
+
+def test_what_nobody_sent_is_unexplained(logs: Logs) -> None:
+    logs.applied(0, 1, (0, 1))
+    assert audit(logs.folder).unexplained == 1
+    logs.sent(0, None)  # its answer was lost with the actor
+    found = audit(logs.folder)
+    assert found.good and found.unacknowledged == 1
+
+
+def test_a_chunk_that_is_applied_as_something_else(logs: Logs) -> None:
+    logs.sent(0, 1)
+    logs.applied(1, 1, (0, 1))
+    assert "was sent as" in audit(logs.folder).problems[0]
+
+
+def test_what_the_store_refused_is_counted_by_reason(logs: Logs) -> None:
+    logs.sent(0, -1, "lag")
+    logs.sent(1, -1, "lag")
+    found = audit(logs.folder)
+    assert found.good and found.refused == {"lag": 2} and found.acknowledged_chunks == 0
+
+
+def test_a_replay_chunk_that_is_never_drawn(logs: Logs) -> None:
+    for number in range(3):
+        logs.sent(number, number + 1, time=10.0)
+    draws = [{"time": 20.0 + n, "drawn": 256, "batch": n, "version": [0, n]} for n in range(10)]
+    logs.put("drawn", *(draw | {"new": [[[[5, 0, 10]]]] if not n else []} for n, draw in enumerate(draws)))
+    found = audit(logs.folder)
+    assert found.unexplained == 2 and found.applied_chunks == 1
+    logs.put("dropped", {"table": "train", "sequence": 2, "reason": "evicted"})
+    logs.put("drawn", draws[-1] | {"new": [[[[5, 20, 10]]]]})
+    found = audit(logs.folder)
+    assert found.good and found.dropped == {"evicted": 1} and found.applied_chunks == 2
+
+
+def test_a_late_replay_chunk_had_no_chance(logs: Logs) -> None:
+    logs.sent(0, 1, time=10.0)
+    logs.sent(1, 2, time=30.0)
+    logs.put("drawn", {"time": 20.0, "drawn": 256, "batch": 1, "version": [0, 1], "new": [[[[5, 0, 10]]]]})
+    found = audit(logs.folder)
+    assert found.good and found.waiting == 1
+
+
+def test_overlaps() -> None:
+    assert overlaps([(1, 0, 5), (1, 5, 5), (2, 3, 4)]) == []
+    assert overlaps([(1, 0, 5), (1, 4, 5)]) == ["steps 4 to 4 of episode 1"]
