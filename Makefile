@@ -52,6 +52,7 @@ check: $(VENV)/.dev  ## ruff, mypy, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m rollbus_core.config.docs --check
+	$(BIN)/python -m rollbus_launch.matrix --check
 
 fuzz: $(VENV)/.dev  ## search for inputs that raise: TARGET=codec RUNS=1000000
 	$(BIN)/python tests/fuzz/harness.py $(TARGET) --runs $(RUNS)
@@ -63,6 +64,7 @@ format: $(VENV)/.dev  ## format and regenerate docs
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python -m rollbus_core.config.docs
+	$(BIN)/python -m rollbus_launch.matrix --write
 
 clean:  ## remove .venv and caches; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

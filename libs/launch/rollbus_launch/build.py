@@ -210,7 +210,7 @@ def _source(context: _Context, found: Found) -> Service:
     feeds = context.resolved.feeds
     return Source(
         "source-0", found.spec, parts(recipe.data, feeds), feeds, frame_stack=recipe.env.frame_stack,
-        registry=context.link("source", paths.registry, producer),
+        chunk=getattr(recipe.policy, "chunk", 1), registry=context.link("source", paths.registry, producer),
         store=context.link("source", paths.store_endpoint, producer),
         slabs=SlabFolder(paths.store if recipe.broker.fsync else paths.runtime),
         log=get_logger(paths, "source-0"),

@@ -191,3 +191,22 @@ def test_stacked_frames_are_those_of_the_episode() -> None:
     first.write(layout, buffer, 0)
     assert views["lengths"].tolist() == [4] and views["last_step"].tolist() == [4] and first.num_finals == 0
     assert (frames[2:7] == whole.obs["joints"][:5]).all() and not views["terminated"].any()
+
+
+def test_decisions_of_several_actions_hold_those_that_follow() -> None:
+    """C = 3 of 6 actions: decision 4 holds 4, 5 and 5 again, which the episode does not have."""
+    whole = episode(6, 1)
+    layout = data_layout(SPEC, 4, 1, chunk=3)
+    buffer = np.zeros(layout.cell_bytes, np.uint8)
+    first, second = segments(whole, 5, 4)
+    first.write(layout, buffer, 0)
+    views = layout.views(buffer)
+    for t in range(4):
+        assert (views["env_action"][t, 0] == whole.action[t : t + 3]).all() and views["action_valid"][
+            t, 0
+        ].all()
+    second.write(layout, buffer, 0)
+    assert (views["env_action"][0, 0] == whole.action[[4, 5, 5]]).all()
+    assert views["action_valid"][:, 0].tolist() == [
+        [True, True, False], [True, False, False], [False] * 3, [False] * 3,
+    ]  # fmt: skip

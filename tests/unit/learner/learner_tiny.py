@@ -130,7 +130,7 @@ def step_batch(B=64, seed=0):
     obs = torch.from_numpy(rng.normal(size=(2, B, 3)).astype(np.float32))
     false = torch.zeros(B, dtype=torch.bool)
     return {
-        "obs/x": obs[0], "next_obs/x": obs[1], "action": action,
+        "obs/x": obs[0], "next_obs/x": obs[1], "action": action, "env_action": torch.tanh(action),
         "reward": -4.0 * ((torch.tanh(action) - best) ** 2).sum(-1, keepdim=True),
         "num_steps": torch.ones(B, dtype=torch.int32), "terminated": ~false,
         "truncated": false.clone(), "interrupted": false.clone(), "valid": ~false,

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rollbus_core.config import plugins
 from rollbus_core.config.nearest import hint
@@ -97,6 +98,13 @@ def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterat
                 f"nothing fills table {table!r}, which algorithm {name!r} learns from; give the folder of a "
                 "dataset (rollbus collect makes one)",
             )
+    chunk = getattr(recipe.policy, "chunk", 1)
+    if tables and chunk > 1 and "cloning_loss" not in recipe.algorithm.requires_one_of:
+        yield (
+            "policy.chunk",
+            f"is {chunk}, but data holds the reward of every single action, so {name!r} cannot learn the "
+            "value of several from it; set policy.chunk: 1, or clone with algorithm.name: sft",
+        )
     if TRAINING_TABLE in feeds:
         return
     if not recipe.run.total_updates:
@@ -143,23 +151,24 @@ def _where(key: str, origins: Origins) -> str:
 
 
 def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    offers, requires, lacks = recipe.policy.offers, recipe.algorithm.requires, recipe.policy.lacks()
+    for text in misfits(recipe.policy, recipe.algorithm):
+        yield "policy.name", text
+
+
+def misfits(policy: Any, algorithm: Any) -> Iterator[str]:
+    """Why a policy with these settings cannot be trained by an algorithm with these."""
+    offers, requires, lacks = policy.offers, algorithm.requires, policy.lacks()
     for name in sorted(requires & offers & set(lacks)):
-        yield (
-            "policy.name",
-            f"algorithm {recipe.algorithm.name!r} needs {CAPABILITIES.get(name, name)} ({name}); "
-            f"{lacks[name]}",
-        )
+        yield f"algorithm {algorithm.name!r} needs {CAPABILITIES.get(name, name)} ({name}); {lacks[name]}"
     missing = sorted(requires - offers)
-    either = recipe.algorithm.requires_one_of
+    either = algorithm.requires_one_of
     if not missing and either and not either & offers:
         missing = [sorted(either)[0]]
     if missing:
         wanted = " and ".join(f"{CAPABILITIES.get(name, name)} ({name})" for name in missing)
         yield (
-            "policy.name",
-            f"algorithm {recipe.algorithm.name!r} needs {wanted}; "
-            f"policy {recipe.policy.name!r} offers {', '.join(sorted(offers)) or 'nothing'}",
+            f"algorithm {algorithm.name!r} needs {wanted}; "
+            f"policy {policy.name!r} offers {', '.join(sorted(offers)) or 'nothing'}"
         )
 
 

@@ -1,8 +1,9 @@
 """Chunks of one row from an episode of a data set.
 
 They differ from an actor's in one column: ``env_action``, what was executed, instead of ``action``, what a
-policy scores; the learner, which has the policy, computes one from the other. Symbols as in
-`rollbus_core.columns`; N = 1, M = 1.
+policy scores; the learner, which has the policy, computes one from the other. For policies that decide C
+actions at once it holds the C that follow, and ``action_valid`` which of them the episode has. Symbols as
+in `rollbus_core.columns`; N = 1, M = 1.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from rollbus_core.datasets.episode import Episode
 from rollbus_wire.spec import EnvSpec
 
 
-def data_layout(spec: EnvSpec, num_decisions: int, frame_stack: int) -> Layout:
-    """The cell of T decisions of one row."""
+def data_layout(spec: EnvSpec, num_decisions: int, frame_stack: int, chunk: int = 1) -> Layout:
+    """The cell of T decisions of one row, with the ``chunk`` actions that follow each."""
+    several = (chunk,) if chunk > 1 else ()
     columns = chunk_columns(
         {key: (item.dtype, item.shape) for key, item in spec.observation.items()},
-        (spec.action.dtype, spec.action.shape), num_decisions=num_decisions, num_rows=1, num_finals=1,
-        num_history=frame_stack - 1, chunk_length=1,
+        (spec.action.dtype, (*several, *spec.action.shape)),
+        num_decisions=num_decisions, num_rows=1, num_finals=1, num_history=frame_stack - 1, chunk_length=1,
     )  # fmt: skip
     named = {("env_action" if name == "action" else name): item for name, item in columns.items()}
+    if several:
+        named["action_valid"] = ("bool", (num_decisions, 1, chunk))
     return Layout.build(
         named, num_decisions=num_decisions, num_rows=1, num_finals=1, num_history=frame_stack - 1
     )
@@ -64,7 +68,12 @@ class Segment:
         for key, frames in episode.obs.items():
             self._observations(views[f"obs/{key}"], key, frames, layout.num_history)
         views["lengths"][:] = self.length
-        views["env_action"][at, 0] = episode.action[here]
+        if (valid := views.get("action_valid")) is None:
+            views["env_action"][at, 0] = episode.action[here]
+        else:
+            places = np.arange(self.begin, self.end)[:, None] + np.arange(valid.shape[2])
+            valid[at, 0] = places < len(episode)
+            views["env_action"][at, 0] = episode.action[np.minimum(places, len(episode) - 1)]
         views["reward"][at, 0, 0] = episode.reward[here]
         views["num_steps"][at, 0] = 1
         views["source"][at, 0] = episode.source[here]

@@ -69,16 +69,18 @@ class Source(Service):
 
     def __init__(
         self, name: str, spec: EnvSpec, tables: Mapping[str, list[Part]], feeds: Mapping[str, Feed], *,
-        frame_stack: int, registry: Link, store: Link, slabs: SlabFolder | None, log: Any,
+        frame_stack: int, chunk: int = 1, registry: Link, store: Link, slabs: SlabFolder | None, log: Any,
     ) -> None:  # fmt: skip
-        """``slabs`` None: cells travel in their commits."""
+        """``chunk``: actions of one decision of the policy. ``slabs`` None: cells travel in their commits."""
         super().__init__(name)
         self.spec, self.slabs, self._log = spec, slabs, log
         self.registry, self.store = registry, store
         self._requests = Requests(store)
         self.member: Member = Member(registry, self.role, name, stats=self.stats, state=lambda: self.state)
         self._todo = [
-            _Table(table, feeds[table], data_layout(spec, feeds[table].num_decisions, frame_stack), found)
+            _Table(
+                table, feeds[table], data_layout(spec, feeds[table].num_decisions, frame_stack, chunk), found
+            )
             for table, found in tables.items()
         ]
         for table in self._todo:

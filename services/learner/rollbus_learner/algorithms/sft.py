@@ -6,6 +6,7 @@ The loss is ``-log pi(a | o)`` of what was executed, or the policy's own ``cloni
   beforehand over the whole data set;
 - the log-prob is in the units that the policy scores; actions at the bounds of a squashed Gaussian are
   moved inside a little (`from_env_action`), else their log-prob would be infinite;
+- a policy that decides several actions at once learns those that follow, up to the episode's end;
 - a part of the episodes, whole ones, is held back; its loss is reported as ``validation_loss``.
 """
 
@@ -18,6 +19,7 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step, of_stream
+from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +80,11 @@ class SFT(Algorithm):
 
     def __init__(self, config: Config, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
+        if policy.spec.state == "hub":  # type: ignore[union-attr]
+            raise ConfigError(
+                "algorithm.name: sft draws single decisions, a recurrent policy learns from sequences; use "
+                "policy.name: transformer with env.frame_stack"
+            )
         offers = getattr(getattr(policy, "config", None), "offers", ())
         self._want = "cloning_loss" if "cloning_loss" in offers else "log_prob"
 
@@ -109,6 +116,9 @@ class SFT(Algorithm):
         """Mean over valid decisions."""
         from rollbus_learner import masked
 
+        if self._want == "cloning_loss":
+            # It takes what was executed, in the environment's units.
+            batch = {**batch, "action": batch["env_action"]}
         found = roles["policy"](batch, (self._want,))[self._want]
         loss = found if self._want == "cloning_loss" else -found
         return Loss({"cloning_loss": masked.total(loss, masked.valid_mask(batch))})
