@@ -131,7 +131,10 @@ def _make_private(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    status = os.lstat(folder)
+    try:
+        status = os.lstat(folder)
+    except FileNotFoundError:
+        return
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise ConfigError(
             f"runtime folder {folder} has mode {stat.S_IMODE(status.st_mode):04o} and owner "

@@ -132,7 +132,7 @@ def test_the_cloning_loss_is_the_negative_log_likelihood():
     policy = algorithm.policy
     with torch.no_grad():
         mean, log_std = policy.head(policy.output(policy(batch, ("features",))["features"]))
-        z = (batch["action"] - mean) / log_std.exp()
+        z = (batch["env_action"] - mean) / log_std.exp()  # bounds are [-1, 1]: one and the same unit
         expected = (0.5 * z**2 + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
         numerator, count = algorithm.loss({"policy": policy}, batch).terms["cloning_loss"]
     assert count == 5
@@ -141,14 +141,15 @@ def test_the_cloning_loss_is_the_negative_log_likelihood():
 
 def test_a_policy_with_a_loss_of_its_own_is_asked_for_it():
     class Own(torch.nn.Module):
-        config = SimpleNamespace(offers=frozenset({"cloning_loss"}))
+        config, spec = SimpleNamespace(offers=frozenset({"cloning_loss"})), SimpleNamespace(state="none")
 
         def forward(self, batch, want):
-            assert want == ("cloning_loss",)
+            assert want == ("cloning_loss",) and batch["action"] is executed
             return {"cloning_loss": torch.tensor([1.0, 3.0])}
 
     algorithm = sft.SFT(sft.Config(), SPEC, Own(), STEP)
-    loss = algorithm.loss({"policy": algorithm.policy}, {})
+    executed = torch.zeros(2)
+    loss = algorithm.loss({"policy": algorithm.policy}, {"env_action": executed})
     assert loss.terms["cloning_loss"][0].item() == 4.0 and loss.terms["cloning_loss"][1] == 2
 
 
