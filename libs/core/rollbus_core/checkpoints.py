@@ -29,6 +29,8 @@ MANIFEST, MODEL, OPTIMISER, CONFIG = (
 )  # fmt: skip
 #: A manifest is a few kilobytes; specs and names of thousands of tensors fit in this.
 MAX_MANIFEST_BYTES = 16 << 20
+#: Of deterministic runs: the running episodes (`rollbus_core.running_episodes`).
+ENVIRONMENTS = "environments.npz"
 _NAME = re.compile(r"\d{12}-\d+\.\d+")
 
 
@@ -108,7 +110,7 @@ def _check_manifest(manifest: Any) -> None:
     if not isinstance(files, dict):
         raise ValueError("it lists no files")
     for name, digest in files.items():
-        if name not in (MODEL, OPTIMISER, CONFIG) or not isinstance(digest, str):
+        if name not in (MODEL, OPTIMISER, CONFIG, ENVIRONMENTS) or not isinstance(digest, str):
             raise ValueError(f"it lists {name!r}, which is no file of a checkpoint")
 
 

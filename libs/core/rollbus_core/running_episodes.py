@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-#: Name of the file in a checkpoint.
-ENVIRONMENTS = "environments.npz"
+from rollbus_core.checkpoints import ENVIRONMENTS
 
 
 class RunningEpisodes:

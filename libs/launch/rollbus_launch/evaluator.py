@@ -75,7 +75,10 @@ class Evaluator(Service):
         settings = Settings(config.episodes, config.num_envs, config.seed, config.mode, config.listen)
         try:
             running = Running(Path(saved.path), self.resolved, settings, self._access)
-        except CheckpointError as error:  # retention was faster; a newer one is on its way
+        except CheckpointError as error:
+            if saved.final:
+                raise
+            # Retention was faster; a newer one is on its way.
             self._membership.failure = str(error)
         else:
             self._current = (saved, running)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_accel.backends.base import choose, resolve_device
-from rollbus_core.checkpoints import take_lineage
+from rollbus_core.checkpoints import ENVIRONMENTS, take_lineage
 from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_core.lines import NO_ROOM
 from rollbus_core.log import get_logger
 from rollbus_core.member import Member
 from rollbus_core.metrics import MetricsWriter
 from rollbus_core.paths import RunPaths
-from rollbus_core.running_episodes import ENVIRONMENTS, RunningEpisodes, read_episodes
+from rollbus_core.running_episodes import RunningEpisodes, read_episodes
 from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.base import Weights, WeightSink
