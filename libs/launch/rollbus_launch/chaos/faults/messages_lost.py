@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from rollbus_launch.chaos.proxy import Rule
+from rollbus_launch.chaos.messages import disturb
 from rollbus_launch.chaos.schedule import Fault
 from rollbus_launch.chaos.world import World
-
-DURATION_S = 3.0
 
 
 def inject(world: World, fault: Fault) -> str:
     """On one plane, in both directions."""
-    plane, share = fault.choose(["registry", "store", "data"]), fault.between(0.01, 0.2)
-    before = world.proxy.done["lost"]
-    world.proxy.set(Rule("lost", plane, share))
-    world.wait(DURATION_S)
-    world.proxy.set(None)
-    return f"{world.proxy.done['lost'] - before} messages, {plane} plane"
+    return disturb(world, fault, "lost", (0.01, 0.2))
