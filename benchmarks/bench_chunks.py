@@ -1,11 +1,12 @@
 """Chunks from an actor through the store to a learner: messages per second at three sizes, against peers.
 
-    python benchmarks/bench_chunks.py [--peers DIR] [--ray PYTHON] [--reverb PYTHON] [--rlinf PYTHON]
+    python benchmarks/bench_chunks.py [--ray PYTHON] [--peers DIR] [--reverb PYTHON] [--rlinf PYTHON]
 
 Producer, store and consumer are three processes. The producer writes fresh bytes into every cell and
-commits it with its digest; the store checks the digest, logs and acknowledges; the consumer copies the
-chunk into a batch and reads every byte of it. Peers run in interpreters of their own with the scripts of
-``--peers``, in turn with ours; what is not given prints "not installed".
+commits it with its digest; the store checks the digest, logs and acknowledges; the consumer reads every
+byte where it lies and then checks that the cell was not used again. Peers run in interpreters of their own,
+in turn with ours: Ray with `ray_peer.py`, which fills and reads as we do (`chunk_work.py`), the others with
+the scripts of ``--peers``, which do less. What is not given prints "not installed".
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chunk_work import fill, read, source
 
 from rollbus_broker.store.store import Store
 from rollbus_core.columns import HEADER_BYTES, Layout
@@ -50,8 +52,10 @@ SIZES = {4096: (128, 12_800), 450_000: (16, 3200), 9_600_000: (1, 400)}
 TARGETS = {4096: 5.0, 450_000: 5.0, 9_600_000: 2.0}
 REPETITIONS = 5
 TABLE, ROWS = "bench", 1
-#: What a peer calls the rows that count: the fastest of them is compared.
-PEER_ROWS = re.compile(r"Channel put->get|Worker send->recv|actor call, arg|write\+sample \(random\)")
+#: What a peer of ``--peers`` calls the rows that count: the fastest of them is compared.
+PEER_ROWS = re.compile(r"Channel put->get|Worker send->recv|write\+sample \(random\)")
+#: Bytes of a chunk -> chunks of one repetition with Ray.
+RAY_SIZES = {4096: 3000, 450_000: 1000, 9_600_000: 150}
 
 
 def layout(num_bytes: int) -> Layout:
@@ -82,7 +86,7 @@ class Producer:
         self._requests, self._slabs = Requests(self._link), SlabFolder(Path(folder))
         self._layout, self._left, self._to_ask = layout(num_bytes), num, num
         self._data = self._layout.to_data()
-        self._fresh = np.random.default_rng(0).integers(0, 255, num_bytes, dtype=np.uint8)
+        self._made = source(num_bytes)
         self._tickets: list[Ticket] = []
         for _ in range(in_flight):
             self._ask()
@@ -113,8 +117,7 @@ class Producer:
         cell = memoryview(buffer)[ticket.offset : ticket.offset + self._layout.cell_bytes]
         views = self._layout.views(buffer, ticket.offset)
         views["lengths"][:] = 1
-        self._fresh[:8] = np.frombuffer(np.int64(ticket.ticket).tobytes(), np.uint8)
-        np.copyto(views["data"][0], self._fresh)
+        fill(views["data"][0], self._made, ticket.ticket)
         commit = Commit(
             ticket.ticket, np.ones(ROWS, np.int32), 0, digest(cell[HEADER_BYTES:]), [1, 0], [1, 0],
             [0, ticket.ticket], digest_kind=BEST,
@@ -127,14 +130,12 @@ class Producer:
 
 
 class Consumer:
-    """A learner's side: copies every batch out of the slabs and reads all of it."""
+    """A learner's side: reads all of every batch in the slabs."""
 
     def __init__(self, endpoint: str, folder: Path, per_batch: int) -> None:
         self._link, self._slabs = ZmqLink.connect(endpoint), SlabFolder(folder)
         self._requests = Requests(self._link)
         self._layouts: dict[int, Layout] = {}
-        #: Batches are written to the same memory again.
-        self._copy = np.zeros(0, np.uint8)
         self._poller = Poller()
         self._poller.add(self._link)
         self.sum = 0
@@ -161,12 +162,9 @@ class Consumer:
             if known is None:
                 known = self._layouts[chunk["slab"]] = Layout.from_data(chunk["layout"])
             views = known.views(buffer, chunk["offset"])
-            data = views["data"][0]
-            if self._copy.shape != data.shape:
-                self._copy = np.zeros_like(data)
-            np.copyto(self._copy, data)
+            total = read(views["data"][0])
             assert np.ndarray((1,), np.uint64, buffer, chunk["offset"])[0] == chunk["generation"]
-            self.sum += int(self._copy[: len(data) // 8 * 8].view(np.uint64).sum())
+            self.sum += total
 
     def _wait(self, message: Message) -> Message:
         found: list[Message] = []
@@ -205,6 +203,21 @@ def ours(num_bytes: int) -> float:
     return (batches - 1) * per_batch / took
 
 
+def ray_peer(python: str) -> dict[int, float]:
+    """Bytes -> chunks per second."""
+    script = Path(__file__).parent / "ray_peer.py"
+    command = [*python.split(), str(script), json.dumps(RAY_SIZES)]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=600, env=_plain_environment())
+    rows = [json.loads(line) for line in output.stdout.splitlines() if line.startswith("{")]
+    if not rows:
+        raise RuntimeError(f"Ray measured nothing: {output.stderr[-2000:]}")
+    return {row["bytes"]: row["per_s"] for row in rows}
+
+
+def _plain_environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+
 def peer(python: str, script: Path) -> dict[int, float]:
     """Bytes -> messages per second of the fastest way that ``script`` measures."""
     best: dict[int, float] = {}
@@ -220,9 +233,9 @@ def peer(python: str, script: Path) -> dict[int, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
-    parser.add_argument("--peers", type=Path, help="Folder with raylat.py, rvb.py and rlinf_ch.py.")
-    scripts = {"ray": "raylat.py", "reverb": "rvb.py", "rlinf": "rlinf_ch.py"}
-    for name in scripts:
+    parser.add_argument("--peers", type=Path, help="Folder with rvb.py and rlinf_ch.py.")
+    scripts = {"reverb": "rvb.py", "rlinf": "rlinf_ch.py"}
+    for name in ("ray", *scripts):
         parser.add_argument(f"--{name}", help=f"Interpreter that has {name}.")
     options = parser.parse_args()
     rates: dict[int, list[float]] = {size: [] for size in SIZES}
@@ -230,13 +243,15 @@ def main() -> None:
     for _ in range(options.repetitions):
         for size in SIZES:
             rates[size].append(ours(size))
+        if options.ray:
+            peers.setdefault("ray", []).append(ray_peer(options.ray))
         for name, script in scripts.items():
             if options.peers and getattr(options, name):
                 peers.setdefault(name, []).append(peer(getattr(options, name), options.peers / script))
     for size, values in rates.items():
         rate = statistics.median(values)
         print(f"{size} bytes: {rate:.0f} chunks/s, {rate * size / 1e6:.0f} MB/s, digest {BEST}")
-        for name in scripts:
+        for name in ("ray", *scripts):
             found = [each[size] for each in peers.get(name, []) if size in each]
             text = "not installed"
             if found:
