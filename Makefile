@@ -42,7 +42,7 @@ quickstart: $(VENV)/.quickstart  ## install for the CPU, train CartPole, evaluat
 install: $(VENV)/.dev  ## .venv with everything for development
 
 test: $(VENV)/.dev  ## all tests but the long ones
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile
 
 test-long: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m long --timeout 1800
