@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import lru_cache
 from typing import Any, Dict
 
 #: Extra of gymnasium -> (the package it brings, the environments that need it).
@@ -29,7 +30,7 @@ def packages(config: Any) -> Dict[str, str]:
 
 
 def before_making(config: Any) -> None:
-    """MuJoCo's warnings become log lines; by itself it writes MUJOCO_LOG.TXT where it runs."""
+    """MuJoCo's warnings become log lines, each once; by itself it writes MUJOCO_LOG.TXT where it runs."""
     if "mujoco" not in packages(config):
         return
     try:
@@ -37,7 +38,7 @@ def before_making(config: Any) -> None:
     except ModuleNotFoundError:
         return  # making the environment says so, with what to install
     if mujoco.get_mju_user_warning() is None:
-        mujoco.set_mju_user_warning(logging.getLogger("mujoco").warning)
+        mujoco.set_mju_user_warning(lru_cache(64)(logging.getLogger("mujoco").warning))
 
 
 def install_line(gymnasium: Any, env_id: str, error: Exception) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core.access import Access
+from rollbus_core.checkpoints import read_manifest
 from rollbus_core.config.checks import streams
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
@@ -36,6 +37,8 @@ TURN_S = 0.1
 STATUS_S = 0.5
 #: After the learner has finished, the last evaluation may take this long.
 LAST_EVALUATION_S = 600.0
+#: If the learner's word of its final checkpoint has not come so long after it ended, it was lost.
+ANNOUNCED_S = 5.0
 
 
 class Session:
@@ -168,8 +171,21 @@ class Session:
         self._learner_done_at = self._learner_done_at or now
         if self.stopped_by:
             return True
+        if not self._final_path and now - self._learner_done_at > ANNOUNCED_S:
+            self._announce_last()
         done = self.evaluation and self.evaluation["checkpoint"] == self._final_path
         return bool(done) or now - self._learner_done_at > LAST_EVALUATION_S
+
+    def _announce_last(self) -> None:
+        """Say in the learner's place which checkpoint is its last: it told a broker that was away."""
+        last = (self.paths.checkpoints / "last").resolve()
+        self._final_path = str(last)
+        manifest = read_manifest(last, verify=False)
+        self.member.send(
+            CheckpointSaved(
+                str(last), manifest["version"], manifest["env_steps"], manifest["updates"], final=True
+            )
+        )
 
 
 def silence(member: dict[str, Any], stack: str) -> str:

@@ -19,7 +19,7 @@ MAY_SEND: Dict[str, Dict[str, Tuple[Type[Message], ...]]] = {
         "source": _MEMBER,
         "learner": _MEMBER + (m.Notice, m.CheckpointSaved),
         "evaluator": _MEMBER + (m.Evaluated,),
-        "admin": _MEMBER + (m.Gone, m.Command, m.Done),
+        "admin": _MEMBER + (m.Gone, m.Command, m.Done, m.CheckpointSaved),
     },
     "store": {
         "actor": (m.TicketRequest, m.Commit, m.Cancel),
