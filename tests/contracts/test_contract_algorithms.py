@@ -36,7 +36,16 @@ def algorithm_of(name) -> Algorithm:
     config, module = config_of(name), lookup.find(PACKAGE, name)
     feed = config.feed(num_envs=16, num_slices=2, deterministic=False)
     policy = mlp.make(mlp.Config(hidden=[32], head="tanh_gaussian"), SPEC, critic="value" in config.requires)
-    return module.make(config, SPEC, policy, feed)
+    return apart(module.make(config, SPEC, policy, feed))
+
+
+def apart(algorithm) -> Algorithm:
+    """With a teacher, if it has one, that thinks differently from the policy."""
+    if teacher := algorithm.roles().get("teacher"):
+        with torch.no_grad():
+            for parameter in teacher.module.parameters():
+                parameter += 0.3 * torch.randn_like(parameter)
+    return algorithm
 
 
 def batch_of(algorithm):
