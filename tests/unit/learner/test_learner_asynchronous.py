@@ -109,7 +109,7 @@ def test_vtrace_labels_are_those_of_the_estimator():
 
 
 def test_vtrace_loss_by_hand():
-    """-A log pi, half the squared error of the value times its weight, minus the entropy times its weight."""
+    """-A log pi, the squared error of the value times its weight, minus the entropy times its weight."""
     algorithm = built(vtrace, value_coef=0.5, entropy_coef=0.1)
     policy, batch = algorithm.policy, acted_by(algorithm.policy, age=1)
     algorithm.label(batch, {"policy": policy}, NOW)
@@ -122,7 +122,7 @@ def test_vtrace_loss_by_hand():
         float(-(part["advantage"] * new["log_prob"]).mean()), rel=1e-4
     )
     error = new["value"] - part["target"]
-    assert means["value_loss"] == pytest.approx(float(0.25 * (error**2).mean()), rel=1e-4)
+    assert means["value_loss"] == pytest.approx(float(0.5 * (error**2).mean()), rel=1e-4)
     assert means["entropy_loss"] == pytest.approx(float(-0.1 * new["entropy"].mean()), rel=1e-4)
 
 

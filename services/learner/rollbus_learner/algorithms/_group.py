@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, Loss, Plan, Progress, Role, Step
-from rollbus_learner.algorithms._group_config import GroupConfig
+from rollbus_learner.algorithms._group_config import MOST_LOSSES, GroupConfig
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +25,6 @@ else:
 
 #: Samples on which the log-probs of actor and learner are compared at most.
 GAP_SAMPLES = 512
-#: How often a hub runs a lost member again from its group's seed.
-MOST_LOSSES = 2
 
 
 class GroupAlgorithm(Algorithm):

@@ -8,19 +8,18 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_learner.algorithm import AlgorithmConfig
 
+#: How often a hub runs a lost member again from its group's seed.
+MOST_LOSSES = 2
+
 Ratio = Literal["token", "sequence", "sequence_mean"]
 Mean = Literal["member", "token", "constant"]
 
 
-class GroupConfig(AlgorithmConfig):
-    """Settings of all algorithms of this kind."""
+class EpisodesConfig(AlgorithmConfig):
+    """Settings of all algorithms that learn from whole episodes in groups."""
 
-    requires: ClassVar[frozenset[str]] = frozenset({"log_prob"})
-    #: What the clipped ratio is of: each token, the whole episode, or its mean per token.
-    ratio: ClassVar[Ratio] = "token"
-    #: What the loss is a mean over: members (each the mean of its tokens), tokens, or members of a
-    #: constant length.
-    mean: ClassVar[Mean] = "member"
+    #: What actors record besides the action.
+    records: ClassVar[tuple[str, ...]] = ()
 
     num_groups: int = option(16, "Groups of one update.", "groups", ge=1)
     group_size: int = option(8, "Episodes that begin alike and are compared.", "episodes", ge=2)
@@ -33,10 +32,6 @@ class GroupConfig(AlgorithmConfig):
         0, "Updates between the version that acted and the one that learns.", "updates", ge=0
     )
     learning_rate: float = option(1e-3, "Step size of Adam.", gt=0)
-    clip: float = option(0.2, "The ratio is clipped at 1 - clip.", gt=0, lt=1)
-    clip_high: float | None = option(None, "... and at 1 + clip_high; empty: 1 + clip.", gt=0)
-    kl_coef: float = option(0.0, "Weight of the KL to the policy that the run began with.", ge=0)
-    entropy_coef: float = option(0.0, "Weight of the entropy bonus, per token.", ge=0)
     max_grad_norm: float = option(1.0, "Gradient norm limit; 0: none.", ge=0)
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
@@ -63,8 +58,25 @@ class GroupConfig(AlgorithmConfig):
             table=TableConfig(batch_rows=rows, max_lag=lag, one_chunk_per_slice=deterministic),
             num_decisions=self.max_decisions,
             group_size=self.group_size,
-            extras=("log_prob",),
-            extras_if_offered=("token_log_prob",),
+            extras=self.records,
+            extras_if_offered=("token_log_prob",) if self.records else (),
             summary=f"one update = {self.num_groups} groups x {self.group_size} episodes, "
             f"{self.epochs} epochs x {self.minibatches} minibatches, lag <= {lag}",
         )
+
+
+class GroupConfig(EpisodesConfig):
+    """Settings of those with an importance ratio."""
+
+    requires: ClassVar[frozenset[str]] = frozenset({"log_prob"})
+    records: ClassVar[tuple[str, ...]] = ("log_prob",)
+    #: What the clipped ratio is of: each token, the whole episode, or its mean per token.
+    ratio: ClassVar[Ratio] = "token"
+    #: What the loss is a mean over: members (each the mean of its tokens), tokens, or members of a
+    #: constant length.
+    mean: ClassVar[Mean] = "member"
+
+    clip: float = option(0.2, "The ratio is clipped at 1 - clip.", gt=0, lt=1)
+    clip_high: float | None = option(None, "... and at 1 + clip_high; empty: 1 + clip.", gt=0)
+    kl_coef: float = option(0.0, "Weight of the KL to the policy that the run began with.", ge=0)
+    entropy_coef: float = option(0.0, "Weight of the entropy bonus, per token.", ge=0)

@@ -84,11 +84,11 @@ class VTrace(ActorCriticAlgorithm):
         return metrics | gap
 
     def loss(self, roles: Roles, batch: Batch) -> Loss:
-        """``-A log pi``, half the squared value error, and the entropy bonus on one minibatch."""
+        """``-A log pi``, the squared value error, and the entropy bonus on one minibatch."""
         from rollbus_learner import masked
 
         new, valid = roles["policy"](batch, ("log_prob", "entropy", "value")), masked.valid_mask(batch)
-        error = 0.5 * (new["value"] - batch["target"]) ** 2
+        error = (new["value"] - batch["target"]) ** 2
         terms: dict[str, Term] = {
             "policy_loss": masked.total(-batch["advantage"] * new["log_prob"], valid),
             "value_loss": masked.total(self.config.value_coef * error, valid),
