@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Progress
-from rollbus_policies import mlp
+from rollbus_policies import flow, mlp
 from rollbus_wire import lookup
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "learner"))
@@ -19,7 +19,10 @@ from learner_tiny import SPEC, built, chunk_batch, episode_batch, samples, step_
 PACKAGE = "rollbus_learner.algorithms"
 NAMES = lookup.names(PACKAGE)
 NOW = Progress(updates=0, env_steps=0, total_steps=1000)
-OFFERED = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
+OFFERED = mlp.Config.offers | flow.Config.offers
+MLP = {"hidden": [32], "head": "tanh_gaussian"}
+#: For algorithms that need more than a perceptron offers.
+FLOW = {"width": 16, "num_heads": 2, "layers": 1, "expert_layers": 1, "steps": 3, "chunk": 1}
 
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
@@ -35,8 +38,18 @@ def algorithm_of(name) -> Algorithm:
     torch.manual_seed(0)
     config, module = config_of(name), lookup.find(PACKAGE, name)
     feed = config.feed(num_envs=16, num_slices=2, deterministic=False)
-    policy = mlp.make(mlp.Config(hidden=[32], head="tanh_gaussian"), SPEC, critic="value" in config.requires)
-    return module.make(config, SPEC, policy, feed)
+    kind, settings = (mlp, MLP) if config.requires <= mlp.Config.offers else (flow, FLOW)
+    policy = kind.make(kind.Config(**settings), SPEC, critic="value" in config.requires)
+    return apart(module.make(config, SPEC, policy, feed))
+
+
+def apart(algorithm) -> Algorithm:
+    """With a teacher, if it has one, that thinks differently from the policy."""
+    if teacher := algorithm.roles().get("teacher"):
+        with torch.no_grad():
+            for parameter in teacher.module.parameters():
+                parameter += 0.3 * torch.randn_like(parameter)
+    return algorithm
 
 
 def batch_of(algorithm):

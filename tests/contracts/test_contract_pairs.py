@@ -59,6 +59,10 @@ class Pair:
         for name, role in self.algorithm.roles().items():
             if not role.trainable:
                 self.roles[name].requires_grad_(False)
+        if "teacher" in self.roles:
+            with torch.no_grad():
+                for parameter in self.roles["teacher"].parameters():
+                    parameter += 0.2 * torch.randn_like(parameter)
         self.optimisers = optim.build(self.algorithm.steps(), self.roles)
         self.streams = [name for name in list(feeds)[1:] if name != "validation"]
         self.decided()
@@ -127,8 +131,15 @@ class Pair:
         seen = {n: c[:1] if n.startswith("obs/") else c for n, c in batch.items()}
         with torch.no_grad():
             found = self.policy(seen, ("log_prob",))["log_prob"].flatten()
-        good = self.score > self.score.median()
+        score = self.liked(seen) if "teacher" in self.roles else self.score
+        good = score > score.median()
         return float(found[good].mean() - found[~good].mean())
+
+    def liked(self, seen):
+        """How much likelier the teacher finds each action than the policy that acted did."""
+        with torch.no_grad():
+            thought = self.roles["teacher"](seen, ("log_prob",))["log_prob"].flatten()
+        return thought - seen["log_prob"].flatten()
 
 
 @pytest.mark.parametrize(("policy", "algorithm"), cases())

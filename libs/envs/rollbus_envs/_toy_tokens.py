@@ -53,10 +53,13 @@ class Prompted(Toy):
 
 
 class Digits(Prompted):
-    """Copy or reverse 2 to ``size`` digits; reward 1 for exactly that, else 0. One decision."""
+    """Copy or reverse 2 to ``size`` digits; reward 1 for exactly that, else 0. One decision.
+
+    In ``confused`` of all episodes the expert takes each word for the other one.
+    """
 
     def __init__(self, config: Any, num_rows: int) -> None:
-        self.size = config.size or 8
+        self.size, self.confused = config.size or 8, config.confused
         super().__init__("toy-digits", num_rows, 1 + self.size, 1 + self.size)
 
     def task(self, rows: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
@@ -71,16 +74,24 @@ class Digits(Prompted):
         words = np.where(reverse, REVERSE, COPY)[:, None]
         return {"prompt": np.concatenate([words, np.where(digits >= 0, digits + ZERO, PAD)], 1)}
 
-    def expert(self, rows: np.ndarray) -> np.ndarray:
+    def right(self, rows: np.ndarray) -> np.ndarray:
         """int64 [R, longest]: the right completion."""
+        return self._completion(*self.task(rows))
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        """int64 [R, longest]: the right completion, or that of the other word."""
         reverse, digits = self.task(rows)
+        mistaken = draws(self.seed[rows], 3 + self.size)[:, -1] < self.confused
+        return self._completion(reverse ^ mistaken, digits)
+
+    def _completion(self, reverse: np.ndarray, digits: np.ndarray) -> np.ndarray:
         num = (digits >= 0).sum(1)[:, None]
         place = np.arange(self.size)
         backwards = np.take_along_axis(digits, np.maximum(num - 1 - place, 0), 1)
         return self.answer(np.where(reverse[:, None] & (place < num), backwards, digits))
 
     def advance(self, rows: np.ndarray, actions: np.ndarray) -> Advance:
-        right = (cut(actions) == self.expert(rows)).all(1)
+        right = (cut(actions) == self.right(rows)).all(1)
         return right.astype(np.float32), np.ones(len(rows), np.bool_), right
 
 

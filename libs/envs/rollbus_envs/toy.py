@@ -48,6 +48,7 @@ class Config:
     length: int = _option(0, "Steps of an episode; 0: the kind's own.", "steps")
     dims: int = _option(2, "Axes (continuous, sparse_reach).")
     vocabulary: int = _option(6, "Different tokens (token).")
+    confused: float = _option(0.0, "Share of episodes whose expert takes a word for the other one (digits).")
     tool: bool = _option(True, "Whether a call of the tool has a result (tool).")
     lengths: List[int] = _option([5, 3, 8], "Steps of episode 0, 1, ... in turn (counter).", "steps")
     success_episodes: List[int] = _option([], "Episodes of each row that succeed (counter).")
@@ -66,6 +67,8 @@ def make(config: Config, num_rows: int) -> Env:
     for name, least in (("dims", 1), ("vocabulary", 2), ("success_length", 1), ("length", 0)):
         if getattr(config, name) < least:
             raise ConfigError("env.%s is %d; at least %d" % (name, getattr(config, name), least))
+    if not 0.0 <= config.confused <= 1.0:
+        raise ConfigError("env.confused is %s; a share between 0 and 1" % config.confused)
     if config.size < 0 or config.size == 1:
         raise ConfigError("env.size is %d; 0 for the kind's own, else at least 2" % config.size)
     if not config.lengths or min(config.lengths) < 1:

@@ -105,7 +105,9 @@ class AttentionFields(BaseModel):
 class GenerativeConfig(AttentionFields, ChunkConfig):
     """A policy that makes actions out of noise in several steps."""
 
-    offers: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
+    offers: ClassVar[frozenset[str]] = frozenset(
+        {"log_prob", "entropy", "value", "sample", "cloning_loss", "chain_log_prob"}
+    )
 
     chunk: int = Field(4, ge=1, description="Actions of one decision.")
     steps: int = Field(4, ge=1, description="Steps from noise to action.")
@@ -125,3 +127,9 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     critic_group: str = Field(
         "policy", description="Observation group that an own critic reads: policy, privileged, ..."
     )
+
+    def lacks(self) -> dict[str, str]:
+        """Densities of each step, where only one of them is scored."""
+        if self.stochastic_steps == "one":
+            return {"chain_log_prob": "only one step of a chain is scored; set policy.stochastic_steps: all"}
+        return {}

@@ -38,6 +38,7 @@ class Generative(Observing):
     """A family gives `transition` and `cloning_losses`."""
 
     wants = frozenset({"log_prob", "entropy", "value", "sample", "features", "cloning_loss"})
+    wants = wants | {"chain_log_prob"}
 
     def __init__(
         self, config: GenerativeConfig, env: EnvSpec, num_out: int, *, critic: bool, frame_stack: int
@@ -132,7 +133,10 @@ class Generative(Observing):
         return Act(self.env_action(action), action, None, {n: to_array(v, device) for n, v in extras.items()})
 
     def forward(self, batch: Mapping[str, Tensor], want: tuple[str, ...]) -> dict[str, Tensor]:
-        """Evaluate with gradient; see `rollbus_policies.base.Policy.__call__`."""
+        """Evaluate with gradient; see `rollbus_policies.base.Policy.__call__`.
+
+        "chain_log_prob" is [..., n, k, A]: of each element of the n steps that add noise, unmasked.
+        """
         self.check_wanted(want)
         obs, lead = self.flattened(of_batch(batch))
         context = self.context(obs, self.normaliser)
@@ -146,6 +150,8 @@ class Generative(Observing):
                 "entropy": self._total(entropy, num_steps),
             }
             result = {name: score for name, score in scores.items() if name in want}
+        if "chain_log_prob" in want:
+            result["chain_log_prob"] = self._of_steps(self._parts(batch["action"])[0], context)
         if "sample" in want:
             result |= self._sample(batch["noise"].reshape(-1, self.spec.noise), context)
         if "cloning_loss" in want:
@@ -156,9 +162,13 @@ class Generative(Observing):
             result["features"] = pooled(*context)
         return {name: value.reshape(*lead, *value.shape[1:]) for name, value in result.items()}
 
+    def clean(self, action: Tensor) -> Tensor:
+        """The end of stored chains [..., S] in [-1, 1], all actions: [..., C, A]."""
+        return action[..., -1 - math.prod(self._shape) : -1].unflatten(-1, self._shape).clamp(-1.0, 1.0)
+
     def squash(self, action: Tensor) -> Tensor:
         """What is executed of stored ``action`` [..., S], in [-1, 1]: [..., A], or [..., k, A]."""
-        last = action[..., -1 - math.prod(self._shape) : -1].unflatten(-1, self._shape).clamp(-1.0, 1.0)
+        last = self.clean(action)
         return last[..., 0, :] if self.spec.chunk == 1 else last[..., : self.spec.execute, :]
 
     def env_action(self, action: np.ndarray) -> np.ndarray:
@@ -222,6 +232,16 @@ class Generative(Observing):
             one, other = self.score(chain[:, step].contiguous(), chain[:, step + 1].contiguous(), at, context)
             log_prob, entropy = log_prob + one, entropy + other
         return log_prob, entropy
+
+    def _of_steps(self, chain: Tensor, context: Any) -> Tensor:
+        """Log-prob [L, n, k, A] of the elements that each noisy step of ``chain`` made."""
+        found = []
+        for step in self.noisy_steps:
+            at = torch.full((len(chain),), step, device=chain.device)
+            mean, std = self.transition(chain[:, step], at, context)
+            z = (chain[:, step + 1] - mean) / std
+            found.append(-0.5 * z * z - std.log() - _HALF_LOG_2PI)
+        return torch.stack(found, 1)[:, :, : self.spec.execute]
 
     def _remedy(self) -> str:
         return "; ".join(set(self.config.lacks().values())) or "raise policy.steps"

@@ -13,7 +13,7 @@ environment's own tokens as language. A demonstration's time is drawn from Beta(
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -28,19 +28,22 @@ Sampler = Literal["ode", "flow_sde", "flow_cps", "flow_noise"]
 class Config(GenerativeConfig):
     """Settings of the flow policy."""
 
+    offers: ClassVar[frozenset[str]] = GenerativeConfig.offers | {"velocity"}
+
     name: str = "flow"
     sampler: Sampler = Field("flow_sde", description="How a step goes from noise towards the action.")
     noise_level: float = Field(0.5, gt=0, description="How much noise flow_sde and flow_cps add.")
 
     def lacks(self) -> dict[str, str]:
         """Densities, without noise."""
+        lacking = super().lacks()
         if self.steps == 1 and self.sampler in ("flow_sde", "flow_cps"):
             why = f"sampler {self.sampler} adds no noise at its only step; raise policy.steps"
         elif self.sampler == "ode":
             why = "sampler ode adds no noise; set policy.sampler: flow_sde"
         else:
-            return {}
-        return {"log_prob": why, "entropy": why}
+            return lacking
+        return {name: why for name in ("log_prob", "entropy", "chain_log_prob")}
 
 
 def make(config: Config, spec: EnvSpec, *, critic: bool, frame_stack: int = 1) -> Any:

@@ -62,6 +62,17 @@ def test_without_the_tool_the_result_is_missing():
     assert (result.obs["prompt"][:, 4] == 0).all() and not result.terminated.any()
 
 
+@pytest.mark.parametrize(("confused", "share"), [(0.0, 1.0), (0.3, 0.7), (1.0, 0.0)])
+def test_a_confused_expert_is_right_in_the_other_episodes_only(confused, share):
+    env = toy.make(toy.Config(kind="digits", confused=confused), 2000)
+    rows = np.arange(2000)
+    env.reset(rows, rows, [None] * 2000)
+    prompts, shown = env.look(rows)["prompt"], env.expert(rows)
+    palindrome = [list(p[1:][p[1:] > 0]) == list(p[1:][p[1:] > 0])[::-1] for p in prompts]
+    right = (shown == env.right(rows)).all(1)
+    assert right[~np.array(palindrome)].mean() == pytest.approx(share, abs=0.04 if 0 < share < 1 else 0)
+
+
 @pytest.mark.parametrize("kind", ["digits", "tool"])
 def test_they_are_what_they_state(kind):
     assert not check_env(lambda n: toy.make(toy.Config(kind=kind), n)).problems

@@ -9,7 +9,7 @@ from torch import nn
 from rollbus_learner import optim
 from rollbus_learner.algorithm import Algorithm, Plan, Progress
 from rollbus_learner.minibatch import minibatches
-from rollbus_policies.base import PolicySpec
+from rollbus_policies.base import Ask, PolicySpec
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
 
 SPEC = EnvSpec(
@@ -85,7 +85,7 @@ def chunk_batch(policy, T=8, N=4, seed=0, finals=True):
     """A batch of unit "chunk" acted by ``policy``: ends inside, one short row, packed version 0."""
     rng = np.random.default_rng(seed)
     obs = torch.from_numpy(rng.normal(size=(T + 1, N, 3)).astype(np.float32))
-    action = torch.from_numpy(rng.normal(size=(T, N, 2)).astype(np.float32))
+    action = torch.from_numpy(acted(policy, obs, rng).astype(np.float32))
     terminated, truncated = torch.zeros(T, N, dtype=torch.bool), torch.zeros(T, N, dtype=torch.bool)
     slot = torch.full((T, N), -1, dtype=torch.int32)
     if finals:
@@ -113,6 +113,16 @@ def chunk_batch(policy, T=8, N=4, seed=0, finals=True):
     with torch.no_grad():
         batch["log_prob"] = policy({"obs/x": obs[:T], "action": action}, ("log_prob",))["log_prob"]
     return batch
+
+
+def acted(policy, obs, rng):
+    """Actions [T, N, ...] on ``obs`` [T + 1, N, 3]: normal numbers, or what the policy makes of its chain."""
+    T, N = len(obs) - 1, obs.shape[1]
+    if not getattr(policy.spec, "generative", False):
+        return rng.normal(size=(T, N, 2))
+    seeds = np.arange(T * N, dtype=np.uint64)
+    action = policy.act({"x": obs[:T].flatten(0, 1).numpy()}, None, Ask("sample"), seeds).action
+    return action.reshape(T, N, -1)
 
 
 def episode_batch(policy, T=8, N=16):

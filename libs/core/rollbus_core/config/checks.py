@@ -31,6 +31,8 @@ CAPABILITIES = {
     "value": "a value function",
     "sample": "a reparameterised sample",
     "token_log_prob": "log-probabilities of tokens",
+    "chain_log_prob": "log-probabilities of denoising steps",
+    "velocity": "a velocity field",
     "cloning_loss": "a loss of its own on demonstrated actions",
 }
 #: Key -> the package whose files it names; "auto" lets the program choose.

@@ -63,9 +63,16 @@ def add_tokens(policy: Any, batch: Batch) -> None:
 
 def token_log_prob(policy: Any, batch: Batch) -> Tensor:
     """The policy's log-probabilities [T, n, L] of the tokens of ``batch`` [T, n]."""
+    return scores(policy, batch)["token_log_prob"]
+
+
+def scores(policy: Any, batch: Batch, *more: str) -> dict[str, Tensor]:
+    """What `token_log_prob` gives, and ``more``, from one forward pass."""
     name = "token_log_prob" if "token_log_prob" in batch else "log_prob"
-    found = cast("Tensor", policy(batch, (name,))[name])
-    return found if name == "token_log_prob" else found[..., None]
+    found = dict(cast("dict[str, Tensor]", policy(batch, (name, *more))))
+    if name == "log_prob":
+        found["token_log_prob"] = found["log_prob"][..., None]
+    return found
 
 
 def lengths(batch: Batch) -> Tensor:

@@ -8,21 +8,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rollbus_core.columns import SOURCES
 from rollbus_core.version import Version
 from rollbus_learner import estimators
 
 if TYPE_CHECKING:
     from rollbus_learner.algorithm import Batch
 
+#: The bits of the ``version`` column that count updates.
+VERSION_NUMBER = Version(0, (1 << 40) - 1).pack()
+
 
 def usable(batch: Batch) -> Tensor:
     """bool [T, N]: decisions that count.
 
-    Without: padding, interrupted decisions, and truncations whose final observation is missing, which
-    have nothing to bootstrap from.
+    Without: padding, interrupted decisions, truncations whose final observation is missing, which
+    have nothing to bootstrap from, and what somebody other than the policy decided, which has no ratio.
     """
     lost = batch["truncated"] & ~batch["terminated"] & (batch["final_slot"] < 0)
-    return batch["valid"] & ~batch["interrupted"] & ~lost
+    return batch["valid"] & ~batch["interrupted"] & ~lost & own(batch)
+
+
+def own(batch: Batch) -> Tensor:
+    """bool [T, N]: decisions of the policy itself."""
+    if "source" not in batch:
+        return torch.ones_like(batch["valid"])
+    return batch["source"] == SOURCES.index("policy")
 
 
 def values(policy: nn.Module, batch: Batch, source: str, recurrent: bool) -> tuple[Tensor, Tensor]:
@@ -104,12 +115,40 @@ def advantages(
     return torch.from_numpy(advantage).to(value.device), torch.from_numpy(target).to(value.device)
 
 
+def log_probs(policy: nn.Module, batch: Batch, recurrent: bool) -> Tensor:
+    """What ``policy`` gives the actions of ``batch``, [T, N]; 0 where not ``valid``."""
+    valid = batch["valid"]
+    seen = {n: c[: len(valid)] for n, c in batch.items() if n.startswith("obs/")}
+    scored = seen | {name: batch[name] for name in ("action", "num_steps")}
+    if recurrent:
+        scored |= {name: batch[name] for name in ("start", "state")}
+        found = policy(scored, ("log_prob",))["log_prob"]
+    else:
+        flat = {name: column.flatten(0, 1) for name, column in scored.items()}
+        found = policy(flat, ("log_prob",))["log_prob"].view(valid.shape)
+    return torch.where(valid, found, torch.zeros_like(found))
+
+
+def lag(batch: Batch, updates: int) -> Tensor:
+    """Updates between the version that acted and number ``updates``, int64 [T, N]."""
+    return updates - (batch["version"] & VERSION_NUMBER)
+
+
+def weigh_gap(policy: nn.Module, batch: Batch, recurrent: bool, limit: float) -> dict[str, float]:
+    """Weigh ``advantage`` by min(exp(learner - actor), limit); ``log_prob`` becomes the learner's."""
+    now = log_probs(policy, batch, recurrent)
+    weight = torch.where(batch["valid"], now - batch["log_prob"], torch.zeros_like(now)).exp()
+    cut = (weight > limit) & batch["valid"]
+    batch["advantage"] = batch["advantage"] * weight.clamp(max=limit)
+    batch["log_prob"] = now
+    return {"gap_weights_cut": float(cut.sum() / batch["valid"].sum().clamp(min=1))}
+
+
 def log_prob_gap(
     policy: nn.Module, batch: Batch, updates: int, recurrent: bool, most: int
 ) -> dict[str, float]:
     """Difference of actor and learner log-probs where both are of one version; {} if no sample is."""
-    number = batch["version"] & Version(0, (1 << 40) - 1).pack()
-    same = batch["valid"] & (number == updates)
+    same = batch["valid"] & (lag(batch, updates) == 0)
     if recurrent:
         rows = same.any(0).nonzero()[:, 0][: max(1, most // len(same))]
         same, stored = same[:, rows], batch["log_prob"][:, rows]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithms._group import MOST_LOSSES, GroupConfig, Mean
+from rollbus_learner.algorithms._group_config import MOST_LOSSES, GroupConfig, Mean
 from rollbus_learner.algorithms.grpo import GRPO
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rollbus_core.feed import Feed
-from rollbus_learner.algorithms._group import GroupAlgorithm, GroupConfig, Mean
+from rollbus_learner.algorithms._group import GroupAlgorithm
+from rollbus_learner.algorithms._group_config import GroupConfig, Mean
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

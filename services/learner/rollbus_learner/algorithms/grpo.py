@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollbus_core.feed import Feed
-from rollbus_learner.algorithms._group import GroupAlgorithm, GroupConfig
+from rollbus_learner.algorithms._group import GroupAlgorithm
+from rollbus_learner.algorithms._group_config import GroupConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
-from rollbus_learner.algorithms._group import GroupConfig, Ratio
+from rollbus_learner.algorithms._group_config import GroupConfig, Ratio
 from rollbus_learner.algorithms.grpo import GRPO
 
 if TYPE_CHECKING:

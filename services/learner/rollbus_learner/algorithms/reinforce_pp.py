@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithms._group import GroupAlgorithm, GroupConfig, Mean
+from rollbus_learner.algorithms._group import GroupAlgorithm
+from rollbus_learner.algorithms._group_config import GroupConfig, Mean
 
 if TYPE_CHECKING:
     import torch
