@@ -23,7 +23,7 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Loss, Progress
-from rollbus_learner.algorithms._actor_critic import (
+from rollbus_learner.algorithms._on_policy import (
     GAP_SAMPLES,
     ActorCriticAlgorithm,
     ActorCriticConfig,
