@@ -8,18 +8,20 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from rollbus_core.config.checks import CAPABILITIES, misfits
 from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Progress
 from rollbus_policies import mlp
 from rollbus_wire import lookup
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "learner"))
-from learner_tiny import SPEC, built, chunk_batch, episode_batch, samples, step_batch, update
+from learner_tiny import DISCRETE, SPEC, built, chunk_batch, episode_batch, samples, step_batch, update
 
 PACKAGE = "rollbus_learner.algorithms"
 NAMES = lookup.names(PACKAGE)
 NOW = Progress(updates=0, env_steps=0, total_steps=1000)
-OFFERED = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
+#: Heads that are tried in turn, and the task that goes with each.
+HEADS = {"tanh_gaussian": SPEC, "deterministic": SPEC, "q_values": DISCRETE}
 
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
@@ -31,18 +33,29 @@ def config_of(name):
 
 
 def algorithm_of(name) -> Algorithm:
-    """On a small mlp that offers everything."""
+    """On a small mlp with the first head that fits."""
     torch.manual_seed(0)
     config, module = config_of(name), lookup.find(PACKAGE, name)
     feed = config.feed(num_envs=16, num_slices=2, deterministic=False)
-    policy = mlp.make(mlp.Config(hidden=[32], head="tanh_gaussian"), SPEC, critic="value" in config.requires)
-    return module.make(config, SPEC, policy, feed)
+    head = next(h for h in HEADS if not [*misfits(mlp.Config(head=h), config)])
+    policy = mlp.make(mlp.Config(hidden=[32], head=head), HEADS[head], critic="value" in config.requires)
+    return module.make(config, HEADS[head], policy, feed)
+
+
+def preference(policy, seen):
+    """[...]: how much ``policy`` is for the actions of ``seen``."""
+    if "log_prob" in policy.spec.extras:
+        return policy(seen, ("log_prob",))["log_prob"]
+    if "q_values" in policy.wants:
+        q = policy(seen, ("q_values",))["q_values"]
+        return q.gather(-1, seen["action"][..., None])[..., 0] - q.mean(-1)
+    return -((policy(seen, ("deterministic",))["deterministic"] - seen["action"]) ** 2).sum(-1)
 
 
 def batch_of(algorithm):
     """A fixed batch of the algorithm's unit."""
     if algorithm.feed.unit == "step":
-        return step_batch(algorithm.feed.batch_size)
+        return step_batch(algorithm.feed.batch_size, spec=algorithm.spec)
     if algorithm.feed.group_size:
         return episode_batch(algorithm.policy)
     return chunk_batch(algorithm.policy, T=32, N=16)
@@ -71,7 +84,7 @@ def test_config_is_documented_and_strict(name):
     own = {k: f for k, f in module.Config.model_fields.items() if k != "name"}
     assert not [k for k, f in own.items() if not f.description]
     requires = module.Config.requires | module.Config.requires_one_of
-    assert requires and requires <= OFFERED
+    assert requires and requires <= set(CAPABILITIES)
     assert module.__doc__ and "needs" in vars(module)
     with pytest.raises(ValidationError, match="lerning_rate"):
         module.Config(lerning_rate=1e-4)
@@ -133,8 +146,8 @@ def test_good_actions_become_likelier_than_bad_ones(name):
 
     def lead():
         with torch.no_grad():
-            log_prob = policy(seen, ("log_prob",))["log_prob"]
-        return (log_prob[good].mean() - (0 if imitates else log_prob[bad].mean())).item()
+            score = preference(policy, seen)
+        return (score[good].mean() - (0 if imitates else score[bad].mean())).item()
 
     before = lead()
     for _ in range(150 if replay else 20):
