@@ -114,6 +114,15 @@ def label_returns(batch: Batch, gamma: float) -> None:
     batch["valid"] = batch["valid"] & ~batch["interrupted"]
 
 
+def check_delay(delay: int, num_batches: int) -> None:
+    """Raise ValueError where one update has too few gradient steps for the policy to be trained at all."""
+    if delay > num_batches:
+        raise ValueError(
+            f"algorithm.policy_delay {delay} exceeds the {num_batches} gradient steps of one update, so the "
+            "policy would never be trained; raise algorithm.steps_per_update"
+        )
+
+
 def observed(batch: Batch, which: str) -> Batch:
     """The observations ``obs/...`` (``which`` "") or ``next_obs/...`` ("next_") as ``obs/...``."""
     return {

@@ -18,7 +18,7 @@ from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Loss, Progress, Role, Step
 from rollbus_learner.algorithms._actor_critic import ActorCritic, ActorCriticConfig, values
-from rollbus_learner.algorithms._replay import TransitionConfig, observed
+from rollbus_learner.algorithms._replay import TransitionConfig, check_delay, observed
 from rollbus_learner.averaging import average_of, follow
 
 if TYPE_CHECKING:
@@ -57,15 +57,6 @@ class Config(Smoothing, ActorCriticConfig):
         feed = super().feed(num_envs=num_envs, num_slices=num_slices, deterministic=deterministic)
         check_delay(self.policy_delay, feed.num_batches)
         return feed
-
-
-def check_delay(delay: int, num_batches: int) -> None:
-    """Raise ValueError where one update has too few gradient steps for the policy to be trained at all."""
-    if delay > num_batches:
-        raise ValueError(
-            f"algorithm.policy_delay {delay} exceeds the {num_batches} gradient steps of one update, so the "
-            "policy would never be trained; raise algorithm.steps_per_update"
-        )
 
 
 class TD3(ActorCritic):

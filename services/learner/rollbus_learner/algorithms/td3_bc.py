@@ -14,6 +14,7 @@ from rollbus_learner.algorithm import Loss
 from rollbus_learner.algorithms import td3
 from rollbus_learner.algorithms._actor_critic import CriticConfig, values
 from rollbus_learner.algorithms._offline import OfflineConfig
+from rollbus_learner.algorithms._replay import check_delay
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +35,7 @@ class Config(td3.Smoothing, CriticConfig, OfflineConfig):
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Draws of the data; the policy must come to its turn in every update."""
-        td3.check_delay(self.policy_delay, self.steps_per_update)
+        check_delay(self.policy_delay, self.steps_per_update)
         return super().feed(num_envs=num_envs, num_slices=num_slices, deterministic=deterministic)
 
 
