@@ -107,7 +107,7 @@ class QEnsemble(nn.Module):
         ``batch_renorm``: batch renormalisation of inputs and hidden layers, with so many batches of warm-up.
         """
         super().__init__()
-        if spec.action.kind != "continuous":
+        if num_actions and spec.action.kind != "continuous":
             raise SpecError(f"{spec.name}: Q(s, a) needs continuous actions, these are {spec.action.kind}")
         self.num_heads = num_heads
         self._inputs = VectorInput(spec, group_keys(spec, group), frame_stack)
