@@ -33,7 +33,7 @@ def in_bounds(batch):
 
 
 def test_target_by_hand():
-    """Row 0 terminated; row 1 after two steps; the target's action is smoothed, clipped, and the least Q counts."""
+    """Row 0 terminated; row 1 made two steps; the action is smoothed and clipped, the least Q counts."""
     algorithm = made(td3, td3.TD3, gamma=0.5, target_noise=10.0, target_noise_clip=0.5)
     modules, _ = built(algorithm)
     batch = in_bounds(step_batch(3))

@@ -19,7 +19,8 @@ class OfflineConfig(TransitionConfig):
         """Uniform draws of transitions of the data."""
         return Feed(
             table=TableConfig(sampler="replay", max_bytes=self.max_bytes),
-            num_decisions=self.num_steps, unit="step", num_batches=self.steps_per_update,
+            num_decisions=self.num_steps, unit="step", n_step=self.n_step,
+            num_batches=self.steps_per_update,
             batch_size=self.batch_size,
             summary=f"one update = {self.steps_per_update} gradient steps on {self.batch_size} transitions "
             "of the data each",

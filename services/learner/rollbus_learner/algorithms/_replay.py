@@ -30,6 +30,12 @@ class TransitionConfig(AlgorithmConfig):
 
     num_steps: int = option(16, "Decisions per row of one chunk on its way to the table.", "decisions", ge=1)
     batch_size: int = option(256, "Transitions of one gradient step.", ge=1)
+    n_step: int = option(
+        1,
+        "Decisions whose rewards count before the bootstrap, within a chunk of num_steps.",
+        "decisions",
+        ge=1,
+    )
     gamma: float = option(0.99, "Discount per environment step.", ge=0, le=1)
     max_bytes: int = option(4 << 30, "Bytes each table may take.", "bytes", ge=1 << 20)
 
@@ -66,6 +72,7 @@ class ReplayConfig(TransitionConfig):
             ),
             num_decisions=self.num_steps,
             unit="step",
+            n_step=self.n_step,
             num_batches=num_batches,
             batch_size=self.batch_size,
             summary=f"one update = {self.steps_per_update} steps collected over {num_envs} rows, "
@@ -106,7 +113,7 @@ class Replay(Algorithm):
 
 def label_returns(batch: Batch, gamma: float) -> None:
     """Add ``decision_reward`` ``sum_{k<n} g^k r_k`` and ``discount`` ``g^n (1 - term)``; mask interrupted."""
-    n, reward = batch["num_steps"], batch["reward"]
+    n, reward = batch.get("n_step_num", batch["num_steps"]), batch.get("n_step_reward", batch["reward"])
     place = torch.arange(reward.shape[-1], device=reward.device)
     executed = torch.where(place < n[:, None], reward, torch.zeros_like(reward))
     batch["decision_reward"] = (executed * gamma**place).sum(-1)

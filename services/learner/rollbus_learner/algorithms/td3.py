@@ -38,9 +38,7 @@ class Smoothing(BaseModel):
     """Settings of the target policy and of the delay."""
 
     policy_delay: int = option(2, "Gradient steps of the critics per one of the policy.", ge=1)
-    target_noise: float = option(
-        0.2, "Deviation of the noise on the target's action, in [-1, 1] units.", ge=0
-    )
+    target_noise: float = option(0.2, "Deviation of the noise on the target's action.", ge=0)
     target_noise_clip: float = option(0.5, "The largest such noise.", ge=0)
 
 
