@@ -61,8 +61,9 @@ def gather(slabs: Slabs, message: Batch, buffers: Buffers, n_step: int = 1) -> t
 
     ``obs/*`` and ``next_obs/*`` [S, ...] (with frame stacks [S, K, ...]), where the episode ended the
     latter is the final observation; the decision columns [S, ...]; ``valid`` bool [S]: not
-    interrupted, readable, and with its final observation if truncated. ``n_step``: see `Feed`. Raises `StaleRead` if no
-    sample is readable.
+    interrupted, readable, and with its final observation if truncated. ``n_step``: see `Feed`.
+
+    Raises `StaleRead` if no sample is readable.
     """
     assert message.chunk is not None and message.chunk_generation is not None
     chunk = message.chunk.ravel()

@@ -1,4 +1,4 @@
-"""What off-policy actor-critic algorithms share: an ensemble of critics, their slow target, one loss for them.
+"""What off-policy actor-critic algorithms share: an ensemble of critics, its slow target, one loss.
 
 Symbols: B transitions of a minibatch, M critics. Actions are in [-1, 1] units.
 """
@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import Loss, Role, Step
-from rollbus_learner.algorithms._replay import Replay, ReplayConfig, TransitionConfig
+from rollbus_learner.algorithm import AlgorithmConfig, Loss, Role, Step
+from rollbus_learner.algorithms._replay import Replay, ReplayConfig
 from rollbus_learner.averaging import average_of, follow
 from rollbus_wire.errors import ConfigError
 
@@ -49,7 +49,7 @@ class ActorCriticConfig(CriticConfig, ReplayConfig):
 class ActorCritic(Replay):
     """A subclass gives `following`, `policy_loss` and `try_policy`."""
 
-    def __init__(self, config: TransitionConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+    def __init__(self, config: AlgorithmConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
         if spec.action.kind != "continuous":
             raise ConfigError(

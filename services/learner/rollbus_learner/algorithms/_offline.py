@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
-from rollbus_learner.algorithms._replay import TransitionConfig
+from rollbus_learner.algorithm import Progress
+from rollbus_learner.algorithms._replay import Replay, TransitionConfig
+
+if TYPE_CHECKING:
+    from rollbus_learner.algorithm import Batch, Roles
 
 #: The table of the data.
 DEMOS = "demos"
@@ -29,3 +35,14 @@ class OfflineConfig(TransitionConfig):
     def feeds(self, *, num_envs: int, num_slices: int, deterministic: bool) -> dict[str, Feed]:
         """The data alone."""
         return {DEMOS: self.feed(num_envs=num_envs, num_slices=num_slices, deterministic=deterministic)}
+
+
+class Offline(Replay):
+    """Observation statistics are there before the first step: no random steps were collected."""
+
+    def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
+        """Those of the first batch, before it is learned from."""
+        metrics = super().label(batch, roles, progress)
+        if not progress.updates:
+            self.after_update(batch, roles, {})
+        return metrics

@@ -32,7 +32,7 @@ class TransitionConfig(AlgorithmConfig):
     batch_size: int = option(256, "Transitions of one gradient step.", ge=1)
     n_step: int = option(
         1,
-        "Decisions whose rewards count before the bootstrap, within a chunk of num_steps.",
+        "Decisions of a transition, within a chunk: n-step returns.",
         "decisions",
         ge=1,
     )
@@ -84,7 +84,7 @@ class ReplayConfig(TransitionConfig):
 class Replay(Algorithm):
     """Draws transitions; a subclass gives roles and steps."""
 
-    def __init__(self, config: TransitionConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+    def __init__(self, config: AlgorithmConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
         if cast("Policy", policy).spec.state != "none":
             raise ConfigError(

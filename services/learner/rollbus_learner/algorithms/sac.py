@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
+from pydantic import BaseModel
+
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import Loss, Progress, Role, Step
+from rollbus_learner.algorithm import AlgorithmConfig, Loss, Progress, Role, Step
 from rollbus_learner.algorithms._actor_critic import ActorCritic, ActorCriticConfig, values
 from rollbus_learner.algorithms._replay import observed
 
@@ -33,12 +35,9 @@ else:
 needs = ("torch",)
 
 
-class Config(ActorCriticConfig):
-    """Settings of SAC."""
+class Entropy(BaseModel):
+    """Settings of the temperature."""
 
-    requires: ClassVar[frozenset[str]] = frozenset({"sample", "log_prob"})
-
-    name: str = "sac"
     learning_rate: float = option(3e-4, "Step size of policy and temperature.", gt=0)
     alpha: Literal["auto"] | float = option("auto", "Temperature of the entropy; auto: trained.")
     initial_alpha: float = option(1.0, "Temperature at the start, with alpha: auto.", gt=0)
@@ -47,10 +46,18 @@ class Config(ActorCriticConfig):
     )
 
 
+class Config(Entropy, ActorCriticConfig):
+    """Settings of SAC."""
+
+    requires: ClassVar[frozenset[str]] = frozenset({"sample", "log_prob"})
+
+    name: str = "sac"
+
+
 class SAC(ActorCritic):
     """SAC with an ensemble of critics, their slow target and a temperature."""
 
-    def __init__(self, config: Config, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+    def __init__(self, config: AlgorithmConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
         wanted = config.target_entropy
         self.target_entropy = -float(self.num_elements) if wanted == "auto" else float(wanted)

@@ -1,7 +1,7 @@
 """TD3: twin critics, target policy smoothing, delayed policy (Fujimoto et al., 1802.09477).
 
 Where it differs from the paper and from stable-baselines3:
-- exploration noise lies in the policy's head (``policy.head: deterministic``) and reaches actors with the weights;
+- exploration noise lies in the policy's head (``head: deterministic``) and reaches actors with the weights;
 - updates come in groups (`sac` says how); the policy's delay is counted within each;
 - rewards of a decision are discounted sums over its executed environment steps, bootstrapped by gamma^n.
 """
@@ -16,9 +16,9 @@ from pydantic import BaseModel
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import Loss, Progress, Role, Step
+from rollbus_learner.algorithm import AlgorithmConfig, Loss, Progress, Role, Step
 from rollbus_learner.algorithms._actor_critic import ActorCritic, ActorCriticConfig, values
-from rollbus_learner.algorithms._replay import TransitionConfig, check_delay, observed
+from rollbus_learner.algorithms._replay import check_delay, observed
 from rollbus_learner.averaging import average_of, follow
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Config(Smoothing, ActorCriticConfig):
 class TD3(ActorCritic):
     """A deterministic policy, its slow copy, and critics."""
 
-    def __init__(self, config: TransitionConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+    def __init__(self, config: AlgorithmConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
         cast("Policy", policy).explore(getattr(config, "exploration_noise", 0.0))
 

@@ -13,7 +13,7 @@ from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import Loss
 from rollbus_learner.algorithms import td3
 from rollbus_learner.algorithms._actor_critic import CriticConfig, values
-from rollbus_learner.algorithms._offline import OfflineConfig
+from rollbus_learner.algorithms._offline import Offline, OfflineConfig
 from rollbus_learner.algorithms._replay import check_delay
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Config(td3.Smoothing, CriticConfig, OfflineConfig):
         return super().feed(num_envs=num_envs, num_slices=num_slices, deterministic=deterministic)
 
 
-class TD3BC(td3.TD3):
+class TD3BC(Offline, td3.TD3):
     """`TD3` whose policy also stays near the data."""
 
     def policy_loss(self, roles: Roles, batch: Batch) -> Loss:
