@@ -73,6 +73,9 @@ class Feed(BaseModel):
     n_step: int = Field(1, ge=1)
     num_batches: int = Field(0, ge=0)
     batch_size: int = Field(0, ge=0)
+    #: Of data sets: the discount of a column ``return_to_go``, what the episode's rewards are worth from each
+    #: decision on; None: no such column.
+    return_discount: float | None = Field(None, ge=0, le=1)
     #: Which episodes of each data set come to this table: a range of [0, 1) of them, in a shuffled order
     #: that is the same for all tables.
     part: tuple[float, float] = (0.0, 1.0)
