@@ -8,21 +8,25 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from rollbus_core.config.checks import CAPABILITIES, misfits
 from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Progress
 from rollbus_policies import flow, mlp
 from rollbus_wire import lookup
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "learner"))
-from learner_tiny import SPEC, built, chunk_batch, episode_batch, samples, step_batch, update
+from learner_tiny import DISCRETE, SPEC, built, chunk_batch, episode_batch, samples, step_batch, update
 
 PACKAGE = "rollbus_learner.algorithms"
 NAMES = lookup.names(PACKAGE)
 NOW = Progress(updates=0, env_steps=0, total_steps=1000)
-OFFERED = mlp.Config.offers | flow.Config.offers
-MLP = {"hidden": [32], "head": "tanh_gaussian"}
-#: For algorithms that need more than a perceptron offers.
-FLOW = {"width": 16, "num_heads": 2, "layers": 1, "expert_layers": 1, "steps": 3, "chunk": 1}
+#: Policies that are tried in turn, and the task that goes with each.
+KINDS = [
+    (mlp, {"hidden": [32], "head": "tanh_gaussian"}, SPEC),
+    (mlp, {"hidden": [32], "head": "deterministic"}, SPEC),
+    (mlp, {"hidden": [32], "head": "q_values"}, DISCRETE),
+    (flow, {"width": 16, "num_heads": 2, "layers": 1, "expert_layers": 1, "steps": 3, "chunk": 1}, SPEC),
+]
 
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
@@ -34,13 +38,14 @@ def config_of(name):
 
 
 def algorithm_of(name) -> Algorithm:
-    """On a small mlp that offers everything."""
+    """On a small mlp with the first head that fits."""
     torch.manual_seed(0)
     config, module = config_of(name), lookup.find(PACKAGE, name)
     feed = config.feed(num_envs=16, num_slices=2, deterministic=False)
-    kind, settings = (mlp, MLP) if config.requires <= mlp.Config.offers else (flow, FLOW)
-    policy = kind.make(kind.Config(**settings), SPEC, critic="value" in config.requires)
-    return apart(module.make(config, SPEC, policy, feed))
+    made = ((m, m.Config(**settings), spec) for m, settings, spec in KINDS)
+    kind, settings, spec = next(k for k in made if not [*misfits(k[1], config)])
+    policy = kind.make(settings, spec, critic="value" in config.requires)
+    return apart(module.make(config, spec, policy, feed))
 
 
 def apart(algorithm) -> Algorithm:
@@ -52,10 +57,20 @@ def apart(algorithm) -> Algorithm:
     return algorithm
 
 
+def preference(policy, seen):
+    """[...]: how much ``policy`` is for the actions of ``seen``."""
+    if "log_prob" in policy.spec.extras:
+        return policy(seen, ("log_prob",))["log_prob"]
+    if "q_values" in policy.wants:
+        q = policy(seen, ("q_values",))["q_values"]
+        return q.gather(-1, seen["action"][..., None])[..., 0] - q.mean(-1)
+    return -((policy(seen, ("deterministic",))["deterministic"] - seen["action"]) ** 2).sum(-1)
+
+
 def batch_of(algorithm):
     """A fixed batch of the algorithm's unit."""
     if algorithm.feed.unit == "step":
-        return step_batch(algorithm.feed.batch_size)
+        return step_batch(algorithm.feed.batch_size, spec=algorithm.spec)
     if algorithm.feed.group_size:
         return episode_batch(algorithm.policy)
     return chunk_batch(algorithm.policy, T=32, N=16)
@@ -84,7 +99,7 @@ def test_config_is_documented_and_strict(name):
     own = {k: f for k, f in module.Config.model_fields.items() if k != "name"}
     assert not [k for k, f in own.items() if not f.description]
     requires = module.Config.requires | module.Config.requires_one_of
-    assert requires and requires <= OFFERED
+    assert requires and requires <= set(CAPABILITIES)
     assert module.__doc__ and "needs" in vars(module)
     with pytest.raises(ValidationError, match="lerning_rate"):
         module.Config(lerning_rate=1e-4)
@@ -146,8 +161,8 @@ def test_good_actions_become_likelier_than_bad_ones(name):
 
     def lead():
         with torch.no_grad():
-            log_prob = policy(seen, ("log_prob",))["log_prob"]
-        return (log_prob[good].mean() - (0 if imitates else log_prob[bad].mean())).item()
+            score = preference(policy, seen)
+        return (score[good].mean() - (0 if imitates else score[bad].mean())).item()
 
     before = lead()
     for _ in range(150 if replay else 20):

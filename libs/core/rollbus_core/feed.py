@@ -55,7 +55,9 @@ class Feed(BaseModel):
 
     unit "chunk": whole chunks side by side, columns [T, N, ...], padded decisions masked by
     ``valid``. unit "step": ``num_batches * batch_size`` transitions with ``next_obs`` taken from
-    the final observation where an episode ended.
+    the final observation where an episode ended. With ``n_step`` n > 1 a transition is a stretch of up to n
+    decisions: ``next_obs`` and the flags are those of its end, ``n_step_reward`` [S, n C] and ``n_step_num``
+    [S] its executed steps.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,8 +69,13 @@ class Feed(BaseModel):
     #: 0: rows run on their own and chunks are cut anywhere.
     group_size: int = Field(0, ge=0)
     unit: Literal["chunk", "step"] = "chunk"
+    #: Unit "step": decisions whose rewards count before the bootstrap; fewer at an end and at a chunk's end.
+    n_step: int = Field(1, ge=1)
     num_batches: int = Field(0, ge=0)
     batch_size: int = Field(0, ge=0)
+    #: Of data sets: the discount of a column ``return_to_go``, what the episode's rewards are worth from each
+    #: decision on; None: no such column.
+    return_discount: float | None = Field(None, ge=0, le=1)
     #: Which episodes of each data set come to this table: a range of [0, 1) of them, in a shuffled order
     #: that is the same for all tables.
     part: tuple[float, float] = (0.0, 1.0)

@@ -31,7 +31,10 @@ SPECS = {
     "tokens": EnvSpec("tokens", {"prompt": ArraySpec("int64", (4,), 0, 7, layout="tokens")}, _COMPLETION),
 }
 #: Settings that are tried in turn; the first under which a pair fits is what the table names.
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"head": "tanh_gaussian"}, {"execute": 1, "chunk": 1})
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {}, {"head": "tanh_gaussian"}, {"head": "deterministic"}, {"head": "q_values"},
+    {"execute": 1, "chunk": 1},
+)  # fmt: skip
 
 
 class Pair(NamedTuple):

@@ -8,6 +8,21 @@ from pydantic import BaseModel, Field, model_validator
 
 from rollbus_policies.base import PolicyConfig
 
+HeadKind = Literal[
+    "auto", "gaussian", "state_gaussian", "tanh_gaussian", "bins", "deterministic", "q_values",
+    "dueling_q_values",
+]  # fmt: skip
+#: What a head is asked for -> the head to set for it; and what heads that differ from most give.
+_HEAD_OF = {
+    "sample": "tanh_gaussian", "deterministic": "deterministic", "q_values": "q_values", "log_prob": "auto",
+    "entropy": "auto", "cloning_loss": "auto",
+}  # fmt: skip
+_OF_HEADS = {
+    "tanh_gaussian": frozenset({"sample", "log_prob", "entropy", "cloning_loss"}),
+    "deterministic": frozenset({"deterministic"}),
+    "q_values": frozenset({"q_values"}),
+    "dueling_q_values": frozenset({"q_values"}),
+}
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
 
@@ -42,7 +57,9 @@ class ChunkConfig(PolicyConfig):
 class ActorCriticConfig(ChunkConfig):
     """A stochastic policy with an optional value function."""
 
-    offers: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
+    offers: ClassVar[frozenset[str]] = frozenset(
+        {"log_prob", "entropy", "value", "sample", "cloning_loss", "deterministic", "q_values"}
+    )
 
     hidden: list[int] = Field([64, 64], description="Widths of the hidden layers.")
     activation: Activation = Field("tanh", description="Activation of the hidden layers.")
@@ -50,11 +67,13 @@ class ActorCriticConfig(ChunkConfig):
         "orthogonal",
         description="Initial weights: orthogonal (gain sqrt 2, outputs 0.01, values 1) or torch's own.",
     )
-    head: Literal["auto", "gaussian", "state_gaussian", "tanh_gaussian", "bins"] = Field(
+    head: HeadKind = Field(
         "auto",
         description="Distribution of continuous actions: gaussian clips (PPO), state_gaussian has a "
         "deviation that depends on the observation, tanh_gaussian squashes and can be sampled with gradient "
-        "(SAC), bins chooses one of num_bins values per dimension; auto: gaussian.",
+        "(SAC), bins chooses one of num_bins values per dimension; auto: gaussian. Without a density, with "
+        "exploration that the algorithm sets: deterministic (TD3), q_values and dueling_q_values of discrete "
+        "actions (DQN).",
     )
     num_bins: int = Field(11, ge=2, description="Values per action dimension of head bins.")
     log_std_init: float = Field(0.0, description="Initial log standard deviation of continuous actions.")
@@ -77,10 +96,10 @@ class ActorCriticConfig(ChunkConfig):
     )
 
     def lacks(self) -> dict[str, str]:
-        """Gradients of samples, unless the head has them."""
-        if self.head == "tanh_gaussian":
-            return {}
-        return {"sample": f"head {self.head} gives none; set policy.head: tanh_gaussian"}
+        """What the head does not give."""
+        own = _OF_HEADS.get(self.head, frozenset({"log_prob", "entropy", "cloning_loss"}))
+        missing = set(_HEAD_OF) - own
+        return {name: f"head {self.head} gives none; set policy.head: {_HEAD_OF[name]}" for name in missing}
 
     @property
     def critic_widths(self) -> list[int]:

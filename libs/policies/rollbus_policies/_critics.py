@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rollbus_policies._batch_renorm import BatchRenorm
 from rollbus_policies._networks import ACTIVATIONS, OUTPUT_GAIN, VALUE_GAIN, Mlp, exact, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import VectorInput, group_keys
@@ -98,11 +99,15 @@ class QEnsemble(nn.Module):
         activation: str = "relu",
         group: str = "policy",
         layer_norm: bool = False,
+        batch_renorm: int | None = None,
         num_actions: int = 1,
     ) -> None:
-        """``num_actions``: executed ones of a decision, which it takes side by side."""
+        """``num_actions``: executed ones of a decision, which it takes side by side; 0: V(s).
+
+        ``batch_renorm``: batch renormalisation of inputs and hidden layers, with so many batches of warm-up.
+        """
         super().__init__()
-        if spec.action.kind != "continuous":
+        if num_actions and spec.action.kind != "continuous":
             raise SpecError(f"{spec.name}: Q(s, a) needs continuous actions, these are {spec.action.kind}")
         self.num_heads = num_heads
         self._inputs = VectorInput(spec, group_keys(spec, group), frame_stack)
@@ -110,6 +115,9 @@ class QEnsemble(nn.Module):
         sizes = [self._inputs.size + num_actions * spec.action.size, *hidden]
         self.layers = nn.ModuleList(_EnsembleLinear(num_heads, a, b) for a, b in zip(sizes, sizes[1:]))
         self.output = _EnsembleLinear(num_heads, sizes[-1], 1)
+        self.renorms = nn.ModuleList()
+        if batch_renorm is not None:
+            self.renorms.extend(BatchRenorm(num_heads, size, warm_up=batch_renorm) for size in sizes)
         self.norms = nn.ParameterList()
         if layer_norm:
             for size in sizes[1:]:
@@ -119,18 +127,22 @@ class QEnsemble(nn.Module):
     def forward(
         self,
         batch: Mapping[str, Tensor],
-        action: Tensor,
+        action: Tensor | None,
         prefix: str = "obs/",
         normalisers: Normalisers | None = None,
+        running: bool = False,
     ) -> Tensor:
-        """float32 [M, ...] for ``batch[prefix + key]`` [..., ...] and ``action`` [..., *shape].
+        """float32 [M, ...] for ``batch[prefix + key]`` [..., ...] and ``action`` [..., *shape], None for V.
 
-        ``normalisers``: the policy's, to see observations as the policy does; None: raw ones.
+        ``normalisers``: the policy's, to see observations as the policy does; None: raw ones. ``running``:
+        batch renormalisation goes by its moving averages.
         """
         obs = self._inputs({key: batch[prefix + key] for key in self._inputs.keys}, normalisers)
         lead = obs.shape[:-1]
-        flat = torch.cat([obs, action.reshape(*lead, -1)], -1).reshape(1, -1, self.layers_in)
-        x = flat.expand(self.num_heads, -1, -1)
+        both = obs if action is None else torch.cat([obs, action.reshape(*lead, -1)], -1)
+        x = both.reshape(1, -1, self.layers_in).expand(self.num_heads, -1, -1)
+        if len(self.renorms):
+            x = self.renorms[0](x, running)
         for i, layer in enumerate(self.layers):
             x = layer(x)
             if len(self.norms):
@@ -138,6 +150,8 @@ class QEnsemble(nn.Module):
                     self.norms[2 * i + 1], functional.layer_norm(x, x.shape[-1:]), self.norms[2 * i]
                 )
             x = self._activation(x)
+            if len(self.renorms):
+                x = self.renorms[i + 1](x, running)
         return self.output(x).float().reshape(self.num_heads, *lead)
 
     @property
@@ -149,7 +163,7 @@ class QEnsemble(nn.Module):
 
 def make_q(
     config: Any, spec: EnvSpec, num_heads: int, frame_stack: int = 1, *, layer_norm: bool = False,
-    num_actions: int = 1,
+    batch_renorm: int | None = None, num_actions: int = 1,
 ) -> QEnsemble:  # fmt: skip
     """`QEnsemble` with ``config.critic_hidden`` and, where ``config`` states it, its ``critic_group``."""
     return QEnsemble(
@@ -159,5 +173,6 @@ def make_q(
         frame_stack=frame_stack,
         group=getattr(config, "critic_group", "policy"),
         layer_norm=layer_norm,
+        batch_renorm=batch_renorm,
         num_actions=num_actions,
     )

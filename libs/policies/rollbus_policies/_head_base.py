@@ -30,6 +30,10 @@ class Head(nn.Module):
     reparameterised = False
     #: Whether `sampler` gives the same in numpy.
     has_sampler = True
+    #: Whether `log_prob` and `entropy` exist.
+    has_density = True
+    #: What `give` gives.
+    gives: frozenset[str] = frozenset()
 
     @property
     def num_noise(self) -> int:
@@ -67,6 +71,14 @@ class Head(nn.Module):
     def entropy(self, params: Any) -> Tensor:
         """[...] in nats."""
         return self.entropies(params).sum(-1)
+
+    def give(self, name: str, params: Any) -> Tensor:
+        """What only some heads have, with gradient: one of `gives`."""
+        raise SpecError(f"{type(self).__name__} has no {name}")
+
+    def explore(self, amount: float) -> None:
+        """Set how much `sample` explores, where that is not learned; actors get it with the weights."""
+        raise SpecError(f"{type(self).__name__} learns how much it explores")
 
     def squash(self, action: Tensor) -> Tensor:
         """Stored ``action`` in units of [-1, 1], as action-value functions take it."""

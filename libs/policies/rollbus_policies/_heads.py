@@ -13,8 +13,15 @@ from torch import Tensor
 
 from rollbus_policies._executed import mean_over
 from rollbus_policies._head_base import Head
-from rollbus_policies._heads_discrete import Bins, Categorical, MultiCategorical, first_to_finish, race
-from rollbus_policies._heads_gaussian import Gaussian, StateGaussian, TanhGaussian
+from rollbus_policies._heads_discrete import (
+    Bins,
+    Categorical,
+    MultiCategorical,
+    QValues,
+    first_to_finish,
+    race,
+)
+from rollbus_policies._heads_gaussian import Deterministic, Gaussian, StateGaussian, TanhGaussian
 from rollbus_policies._samplers import Sampler
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ActionSpec
@@ -34,7 +41,8 @@ class ChunkHead(Head):
     def __init__(self, inner: Head, spec: ActionSpec, chunk: int, execute: int) -> None:
         super().__init__()
         self.inner, self.num_params, self.action = inner, inner.num_params, inner.action
-        self.reparameterised = inner.reparameterised
+        self.reparameterised, self.has_density = inner.reparameterised, inner.has_density
+        self.gives = inner.gives
         self._shape, self._chunk, self._execute = spec.shape, chunk, execute
         self._wide_shape = chunk_spec(spec, chunk).shape
 
@@ -69,6 +77,12 @@ class ChunkHead(Head):
         """Negative log-likelihood [...] in nats per action, over all C that are ``valid`` bool [..., C]."""
         loss = -self.inner.log_probs(params, action).unflatten(-1, (self._chunk, -1)).sum(-1)
         return mean_over(loss, valid)
+
+    def give(self, name: str, params: Any) -> Tensor:
+        return self.inner.give(name, params)
+
+    def explore(self, amount: float) -> None:
+        self.inner.explore(amount)
 
     def squash(self, action: Tensor) -> Tensor:
         """The k actions that are executed, [..., k, *shape]."""
@@ -106,6 +120,13 @@ def chunk_spec(spec: ActionSpec, chunk: int) -> ActionSpec:
     return dataclasses.replace(spec, shape=shape, low=list(spec.low) * chunk, high=list(spec.high) * chunk)
 
 
+_GAUSSIANS = {
+    "tanh_gaussian": TanhGaussian, "state_gaussian": StateGaussian, "deterministic": Deterministic,
+}  # fmt: skip
+#: Heads that give Q of every discrete action.
+Q_HEADS = ("q_values", "dueling_q_values")
+
+
 def make_head(
     kind: str, spec: ActionSpec, log_std_init: float = 0.0, *, num_bins: int = 11, chunk: int = 1,
     execute: int = 1,
@@ -117,8 +138,13 @@ def make_head(
     if spec.kind == "continuous":
         if kind == "bins":
             return Bins(spec, num_bins)
-        gaussians = {"tanh_gaussian": TanhGaussian, "state_gaussian": StateGaussian}
-        return gaussians.get(kind, Gaussian)(spec, log_std_init)
+        if kind in Q_HEADS:
+            raise SpecError(f"policy.head: {kind} has one output per action, these are continuous")
+        return _GAUSSIANS.get(kind, Gaussian)(spec, log_std_init)
+    if kind in Q_HEADS and spec.kind == "discrete":
+        return QValues(spec.num[0], dueling=kind == "dueling_q_values")
+    if kind in Q_HEADS:
+        raise SpecError(f"policy.head: {kind} needs one discrete action, these are {spec.kind}")
     if kind != "auto":
         raise SpecError(
             f"policy.head: {kind} needs continuous actions, these are {spec.kind}; set head: auto"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from rollbus_core import rng
 from rollbus_policies._bounds import Bounds
 from rollbus_policies._head_base import Head
-from rollbus_policies._samplers import CategoricalSampler, MultiCategoricalSampler, Sampler
+from rollbus_policies._samplers import CategoricalSampler, MultiCategoricalSampler, QSampler, Sampler
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ActionSpec
 
@@ -48,6 +50,48 @@ class Categorical(Head):
 
     def sampler(self) -> Sampler:
         return CategoricalSampler(self)
+
+
+class QValues(Categorical):
+    """Q of each of n actions (DQN). Parameters: Q [..., n].
+
+    `sample` is greedy, but uniform with probability ``exploration``; there is no density. ``dueling``: the
+    network gives V and n advantages, whose mean is taken off (1511.06581).
+    """
+
+    has_density = False
+    gives = frozenset({"q_values"})
+    exploration: Tensor
+
+    def __init__(self, num: int, *, dueling: bool) -> None:
+        super().__init__(num)
+        self.num, self.dueling, self.num_params = num, dueling, num + dueling
+        self.register_buffer("exploration", torch.zeros(()))
+
+    def forward(self, raw: Tensor) -> Tensor:
+        if not self.dueling:
+            return raw
+        advantage = raw[..., 1:]
+        return raw[..., :1] + advantage - advantage.mean(-1, keepdim=True)
+
+    def noise(self, seeds: np.ndarray) -> np.ndarray:
+        return rng.uniform(seeds, 2)
+
+    def random(self, seeds: np.ndarray) -> np.ndarray:
+        return (rng.uniform(seeds, 1)[:, 0] * self.num).astype(np.int64)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        anything = (noise[..., 1] * self.num).long()
+        return torch.where(noise[..., 0] < self.exploration, anything, self.mode(params))
+
+    def give(self, name: str, params: Any) -> Tensor:
+        return params if name in self.gives else super().give(name, params)
+
+    def explore(self, amount: float) -> None:
+        self.exploration.fill_(amount)
+
+    def sampler(self) -> Sampler:
+        return QSampler(self)
 
 
 class MultiCategorical(Head):

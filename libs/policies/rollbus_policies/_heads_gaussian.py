@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,13 @@ from torch.nn import functional
 from rollbus_core import rng
 from rollbus_policies._bounds import Bounds
 from rollbus_policies._head_base import Head
-from rollbus_policies._samplers import GaussianSampler, Sampler, StateGaussianSampler, TanhGaussianSampler
+from rollbus_policies._samplers import (
+    DeterministicSampler,
+    GaussianSampler,
+    Sampler,
+    StateGaussianSampler,
+    TanhGaussianSampler,
+)
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ActionSpec
 
@@ -167,6 +174,41 @@ class TanhGaussian(StateGaussian):
     def from_env_action(self, action: np.ndarray) -> np.ndarray:
         unit = np.clip(self.bounds.unscale(action).astype(np.float64), -self.LARGEST, self.LARGEST)
         return np.arctanh(unit).astype(np.float32)
+
+
+class Deterministic(Gaussian):
+    """tanh of the network's output (TD3, 1802.09477). Parameters: (action in [-1, 1], deviation).
+
+    `sample` adds Gaussian noise of deviation ``exploration`` and clips; so there is no density. The stored
+    action is what is executed, in [-1, 1] units.
+    """
+
+    has_density = False
+    gives = frozenset({"deterministic"})
+    exploration: Tensor
+
+    def __init__(self, spec: ActionSpec, log_std_init: float) -> None:
+        super().__init__(spec, log_std_init)
+        if not self.bounds.finite:
+            raise SpecError(f"head deterministic needs finite action bounds, not {spec.low} to {spec.high}")
+        del self.log_std
+        self.register_buffer("exploration", torch.zeros(()))
+
+    def forward(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tanh(raw), self.exploration
+
+    def sample(self, params: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
+        mean, deviation = params
+        return self._shaped((mean + deviation * noise).clamp(-1.0, 1.0))
+
+    def give(self, name: str, params: Any) -> Tensor:
+        return self.mode(params) if name in self.gives else super().give(name, params)
+
+    def explore(self, amount: float) -> None:
+        self.exploration.fill_(amount)
+
+    def sampler(self) -> Sampler:
+        return DeterministicSampler(self)
 
 
 def _log_slope(u: Tensor) -> Tensor:

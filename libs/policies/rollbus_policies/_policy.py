@@ -38,9 +38,13 @@ class ActorCritic(Observing):
             execute=config.num_executed,
         )  # fmt: skip
         per_action = () if config.chunk == 1 else (config.num_executed,)
+        extras: dict[str, tuple[str, tuple[int, ...]]] = {
+            "log_prob": ("float32", per_action), "entropy": ("float32", ()),
+        }  # fmt: skip
+        self.wants = self.wants | self.head.gives
         self.spec = PolicySpec(
             action=self.head.action,
-            extras={"log_prob": ("float32", per_action), "entropy": ("float32", ())},
+            extras=extras if self.head.has_density else {},
             frame_stack=frame_stack,
             chunk=config.chunk,
             execute=config.num_executed,
@@ -88,6 +92,10 @@ class ActorCritic(Observing):
     def squash(self, action: Tensor) -> Tensor:
         """Stored actions in [-1, 1] units, as `QEnsemble` takes them."""
         return self.head.squash(action)
+
+    def explore(self, amount: float) -> None:
+        """Set how much is explored, for heads that do not learn it."""
+        self.head.explore(amount)
 
     def env_action(self, action: np.ndarray) -> np.ndarray:
         """What the environment executes for stored ``action`` [B, ...]."""
@@ -150,7 +158,7 @@ class ActorCritic(Observing):
             result |= self._sample(params, batch["noise"])
         if "cloning_loss" in want:
             result["cloning_loss"] = self._cloning_loss(params, batch)
-        return result
+        return result | {name: head.give(name, params) for name in head.gives & set(want)}
 
     def _of_actions(self, total: Any, each: Any) -> Any:
         """``total`` where a decision is one action, ``each`` where it holds several."""

@@ -115,6 +115,32 @@ class CategoricalSampler(Sampler):
         return log_sum - (rates * shifted).sum(-1) / rates.sum(-1)
 
 
+class QSampler(Sampler):
+    """Greedy, but uniform with probability ``exploration``. Parameters: Q [B, n]."""
+
+    weights: tuple[str, ...] = ("head.exploration",)
+
+    def __init__(self, head: Any) -> None:
+        super().__init__(head)
+        self._extras, self._exploration = {}, np.float32(0.0)
+
+    def use(self, tensors: Mapping[str, np.ndarray]) -> None:
+        self._exploration = np.float32(tensors["head.exploration"])
+
+    def params(self, raw: np.ndarray) -> np.ndarray:
+        if not self._head.dueling:
+            return raw
+        advantage = raw[:, 1:]
+        return raw[:, :1] + advantage - advantage.mean(1, keepdims=True)
+
+    def mode(self, params: np.ndarray) -> np.ndarray:
+        return params.argmax(1)
+
+    def sample(self, params: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        anything = (noise[:, 1] * self._head.num).astype(np.int64)
+        return np.where(noise[:, 0] < self._exploration, anything, self.mode(params))
+
+
 class MultiCategoricalSampler(CategoricalSampler):
     """D independent choices from one row of logits [B, P]."""
 
@@ -169,6 +195,25 @@ class GaussianSampler(Sampler):
 
     def _shaped(self, flat: np.ndarray) -> np.ndarray:
         return flat.reshape(-1, *self._head.action[1])
+
+
+class DeterministicSampler(GaussianSampler):
+    """tanh of the network's output, with noise of deviation ``exploration``. Parameters: [B, A]."""
+
+    weights = ("head.exploration",)
+
+    def __init__(self, head: Any) -> None:
+        Sampler.__init__(self, head)
+        self._extras, self._exploration = {}, np.float32(0.0)
+
+    def use(self, tensors: Mapping[str, np.ndarray]) -> None:
+        self._exploration = np.float32(tensors["head.exploration"])
+
+    def params(self, raw: np.ndarray) -> np.ndarray:
+        return np.tanh(raw)
+
+    def sample(self, params: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        return self._shaped(np.clip(params + self._exploration * noise, -1.0, 1.0))
 
 
 class StateGaussianSampler(GaussianSampler):

@@ -28,7 +28,8 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "mlp"
-    #: What policies of this family can do: "log_prob", "entropy", "value", "sample", "cloning_loss".
+    #: What policies of this family can do: "log_prob", "entropy", "value", "sample", "cloning_loss",
+    #: "deterministic", "q_values".
     offers: ClassVar[frozenset[str]] = frozenset()
 
     def lacks(self) -> dict[str, str]:
@@ -122,9 +123,15 @@ class Policy(Protocol):
         ``want``: "log_prob", "entropy", "value", "sample" (reparameterised: ``sample`` and
         ``sample_log_prob``, from ``noise`` [..., spec.noise]), "features", and "cloning_loss" [...], for
         which ``action`` holds executed actions in the environment's units ([..., C, *shape] where
-        ``spec.chunk`` > 1, with ``action_valid`` bool [..., C] if some are padding).
+        ``spec.chunk`` > 1, with ``action_valid`` bool [..., C] if some are padding), "deterministic" (the
+        stored action without exploration), "q_values" [..., n] (of each discrete action).
         With ``num_steps`` [...] log-probs and entropies count the actions that were executed.
         """
+        ...
+
+    def explore(self, amount: float) -> None:
+        """Set the noise or chance that "sample" explores with; of policies that offer "deterministic" or
+        "q_values". It is one of the tensors that actors get."""
         ...
 
     def update_normaliser(self, batch: Mapping[str, Tensor], valid: Tensor) -> None:

@@ -33,7 +33,7 @@ class AlgorithmConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "ppo"
-    #: What the policy must offer: "log_prob", "entropy", "value", "sample", "cloning_loss".
+    #: What the policy must offer, see `rollbus_core.config.checks.CAPABILITIES`.
     requires: ClassVar[frozenset[str]] = frozenset()
     #: It must offer one of these, too.
     requires_one_of: ClassVar[frozenset[str]] = frozenset()

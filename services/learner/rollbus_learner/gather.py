@@ -29,9 +29,10 @@ class SlabReader:
     those whose bytes are not the ones that were committed.
     """
 
-    def __init__(self, folder: SlabFolder) -> None:
+    def __init__(self, folder: SlabFolder, n_step: int = 1) -> None:
+        """``n_step``: decisions of a transition."""
         self.slabs = Slabs(folder)
-        self._buffers = Buffers()
+        self._buffers, self._n_step = Buffers(), n_step
         self._fresh = FreshEpisodes()
         self.stale_chunks = self.corrupt_chunks = 0
         #: Of the last queue batch: place among its chunks -> why it was left out.
@@ -45,7 +46,7 @@ class SlabReader:
         self.unread = {}
         if message.chunk is None:
             return _tensors(self._whole_chunks(message))
-        columns, stale = gather_steps.gather(self.slabs, message, self._buffers)
+        columns, stale = gather_steps.gather(self.slabs, message, self._buffers, self._n_step)
         columns |= self._fresh.take(self.slabs, message)
         self.stale_chunks += stale
         return _tensors(columns)

@@ -6,7 +6,7 @@ much as a few.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from rollbus_learner.slab_views import Buffers, Columns, Slabs, SlabView
 from rollbus_wire.errors import PeerLost, StaleRead
 from rollbus_wire.messages import Batch
 
+#: Of a stretch of decisions those of its last one count.
+_OF_END = ("terminated", "truncated", "interrupted", "final_slot")
 #: Columns that are not of one decision.
 _PER_ROW = frozenset({"lengths", "last_step", "last_value", "carry"})
 
@@ -54,13 +56,14 @@ class Target:
         return self.batch[name]
 
 
-def gather(slabs: Slabs, message: Batch, buffers: Buffers) -> tuple[Columns, int]:
+def gather(slabs: Slabs, message: Batch, buffers: Buffers, n_step: int = 1) -> tuple[Columns, int]:
     """The steps that ``message`` draws, and how many of its chunks were not readable.
 
     ``obs/*`` and ``next_obs/*`` [S, ...] (with frame stacks [S, K, ...]), where the episode ended the
     latter is the final observation; the decision columns [S, ...]; ``valid`` bool [S]: not
-    interrupted, readable, and with its final observation if truncated. Raises `StaleRead` if no
-    sample is readable.
+    interrupted, readable, and with its final observation if truncated. ``n_step``: see `Feed`.
+
+    Raises `StaleRead` if no sample is readable.
     """
     assert message.chunk is not None and message.chunk_generation is not None
     chunk = message.chunk.ravel()
@@ -68,7 +71,7 @@ def gather(slabs: Slabs, message: Batch, buffers: Buffers) -> tuple[Columns, int
     parts = _parts(slabs, message)
     target = Target(len(chunk), sum(len(part.place) for part in parts) == len(chunk), buffers)
     for part in parts:
-        _copy(part, target)
+        _copy(part, target, n_step)
         readable[part.place] = part.view.generations[part.cell] == message.chunk_generation[chunk[part.place]]
     if not readable.any():
         raise StaleRead(
@@ -105,13 +108,18 @@ def _parts(slabs: Slabs, message: Batch) -> list[Part]:
     return parts
 
 
-def _copy(part: Part, target: Target) -> None:
+def _copy(part: Part, target: Target, n_step: int) -> None:
     """Gather all columns of ``part`` into their places."""
-    columns, here = part.view.columns, part.at(part.time)
+    columns, here, end = part.view.columns, part.at(part.time), part
     for name, column in columns.items():
         final = name.startswith("final_") and name != "final_slot"
         if not final and name not in _PER_ROW and not name.startswith("obs/"):
             _put(target.column(name, column.shape[3:], column.dtype), part, name, here)
+    if n_step > 1:
+        end = _end(part, n_step)
+        _add_returns(part, end, target, n_step)
+        for name in _OF_END:
+            _put(target.batch[name], end, name, end.at(end.time))
     slot = target.batch["final_slot"][part.place]
     done = target.batch["terminated"][part.place] | target.batch["truncated"][part.place]
     ended = np.flatnonzero(done & (slot >= 0))
@@ -126,8 +134,9 @@ def _copy(part: Part, target: Target) -> None:
             _put(obs, part, name, here)
         else:
             newest = following[:, -1]
-            _stack(obs, following, part, name, begun)
-        _put(newest, part, name, part.at(part.time + part.depth))
+            _stack(obs, part, name, begun)
+            _older(obs, following, part, end, name)
+        _put(newest, end, name, end.at(end.time + part.depth))
         finals = columns["final_" + name]
         newest[part.place[ended]] = finals[part.cell[ended], np.minimum(slot[ended], finals.shape[1] - 1)]
 
@@ -144,14 +153,57 @@ def _put(target: np.ndarray, part: Part, name: str, at: np.ndarray) -> None:
         target[part.place] = found.view(target.dtype).reshape(-1, *target.shape[1:])
 
 
-def _stack(obs: np.ndarray, following: np.ndarray, part: Part, name: str, begun: np.ndarray) -> None:
-    """All frames of ``obs`` [S, K, ...] and the K-1 older ones of ``following``, which are the same."""
+def _stack(obs: np.ndarray, part: Part, name: str, begun: np.ndarray) -> None:
+    """All frames of ``obs`` [S, K, ...]."""
     last = part.time + part.depth - 1
     for place in range(part.depth):
         age = np.minimum(part.depth - 1 - place, begun)
         _put(obs[:, place], part, name, part.at(last - age))
-        if place:
-            following[part.place, place - 1] = obs[part.place, place]
+
+
+def _older(obs: np.ndarray, following: np.ndarray, part: Part, end: Part, name: str) -> None:
+    """The K-1 older frames of ``following`` [S, K, ...]: the newer ones at the end of each stretch."""
+    if end is not part:
+        _stack(following, end, name, _since_start(end))
+        obs = following
+    for place in range(1, part.depth):
+        following[part.place, place - 1] = obs[part.place, place]
+
+
+def _end(part: Part, n_step: int) -> Part:
+    """The last decision of each stretch.
+
+    A stretch goes on while the episode does, to the chunk's end at most; a decision that is no outcome
+    (interrupted, or truncated without its final observation) is not taken in.
+    """
+    columns, cell, row = part.view.columns, part.cell, part.row
+    length = np.minimum(columns["lengths"][cell, row], part.view.layout.num_decisions)
+    last, goes_on = part.time.copy(), np.ones(len(part.time), bool)
+    for ahead in range(1, n_step):
+        before, now = last, np.minimum(part.time + ahead, part.view.layout.num_decisions - 1)
+        ended = [columns[name][cell, before, row] for name in ("terminated", "truncated", "interrupted")]
+        lost = columns["truncated"][cell, now, row] & ~columns["terminated"][cell, now, row]
+        lost &= columns["final_slot"][cell, now, row] < 0
+        goes_on &= (part.time + ahead < length) & ~np.any(ended, 0)
+        goes_on &= ~lost & ~columns["interrupted"][cell, now, row]
+        last = np.where(goes_on, now, last)
+    return replace(part, time=last)
+
+
+def _add_returns(part: Part, end: Part, target: Target, n_step: int) -> None:
+    """``n_step_reward`` [S, n C], rewards of executed steps without gaps, and ``n_step_num`` [S]."""
+    columns, width = part.view.columns, part.view.columns["reward"].shape[-1]
+    rewards = np.zeros((len(part.place), n_step * width), columns["reward"].dtype)
+    num = np.zeros(len(part.place), np.int32)
+    for ahead in range(n_step):
+        now = np.minimum(part.time + ahead, end.time)
+        steps = np.where(part.time + ahead <= end.time, columns["num_steps"][part.cell, now, part.row], 0)
+        sample, place = np.nonzero(np.arange(width) < steps[:, None])
+        found = columns["reward"][part.cell, now, part.row]
+        rewards[sample, np.minimum(num[sample] + place, n_step * width - 1)] = found[sample, place]
+        num += steps.astype(np.int32)
+    target.column("n_step_reward", rewards.shape[1:], rewards.dtype)[part.place] = rewards
+    target.column("n_step_num", (), num.dtype)[part.place] = num
 
 
 def _since_start(part: Part) -> np.ndarray:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 from datasets_kit import SPEC, episode, write
 
 from rollbus_broker.broker import Broker
-from rollbus_broker.sources.cells import data_layout, segments
+from rollbus_broker.sources.cells import data_layout, returns_to_go, segments
 from rollbus_broker.sources.source import Source
 from rollbus_core.config.models import BrokerConfig, DataConfig, DataSource
 from rollbus_core.datasets.parts import parts, sized
@@ -210,3 +210,8 @@ def test_decisions_of_several_actions_hold_those_that_follow() -> None:
     assert views["action_valid"][:, 0].tolist() == [
         [True, True, False], [True, False, False], [False] * 3, [False] * 3,
     ]  # fmt: skip
+
+
+def test_returns_to_go_by_hand():
+    """Discounted from each decision to the end, over the borders of segments."""
+    assert returns_to_go(np.array([1.0, 2.0, 4.0], np.float32), 0.5).tolist() == [3.0, 4.0, 4.0]

@@ -19,6 +19,9 @@ SPEC = EnvSpec(
 )
 
 
+DISCRETE = EnvSpec("tiny-discrete", SPEC.observation, ActionSpec("discrete", num=[3]))
+
+
 class TinyPolicy(nn.Module):
     """Gaussian over the pre-squash action, tanh outside; value linear in the observation."""
 
@@ -132,16 +135,19 @@ def episode_batch(policy, T=8, N=16):
     return batch
 
 
-def step_batch(B=64, seed=0):
-    """A batch of unit "step": a bandit whose reward is highest at squashed action (0.3, -0.3)."""
+def step_batch(B=64, seed=0, spec=SPEC):
+    """A batch of unit "step": a bandit whose reward is highest at squashed action (0.3, -0.3), or at 1."""
     rng = np.random.default_rng(seed)
     action = torch.from_numpy(rng.normal(size=(B, 2)).astype(np.float32))
     best = torch.tensor([0.3, -0.3])
+    if spec.action.kind == "discrete":
+        action = torch.from_numpy(rng.integers(0, spec.action.num[0], B))
+    reward = -4.0 * ((torch.tanh(action) - best) ** 2).sum(-1, keepdim=True) if action.ndim > 1 else None
     obs = torch.from_numpy(rng.normal(size=(2, B, 3)).astype(np.float32))
     false = torch.zeros(B, dtype=torch.bool)
     return {
         "obs/x": obs[0], "next_obs/x": obs[1], "action": action, "env_action": torch.tanh(action),
-        "reward": -4.0 * ((torch.tanh(action) - best) ** 2).sum(-1, keepdim=True),
+        "reward": (action == 1).float()[:, None] if reward is None else reward,
         "num_steps": torch.ones(B, dtype=torch.int32), "terminated": ~false,
         "truncated": false.clone(), "interrupted": false.clone(), "valid": ~false,
     }  # fmt: skip

@@ -10,6 +10,7 @@ from learner_kit import SlabWriter, fill_counting, make_layout
 from rollbus_core.columns import HEADER_BYTES
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.digests import BEST, digest
+from rollbus_learner.algorithms._replay import label_returns
 from rollbus_learner.batch_metrics import describe, executed_steps
 from rollbus_learner.gather import SlabReader
 from rollbus_wire.errors import StaleRead
@@ -280,6 +281,65 @@ def test_steps_equal_a_loop(tmp_path, depth):
         for name in ("action", "reward", "num_steps", "terminated", "truncated", "version", "log_prob"):
             np.testing.assert_array_equal(batch[name][sample], cell[name][t, n])
         assert batch["valid"][sample] == (not cell["interrupted"][t, n])
+
+
+def naive_stretch(cell, t, n, n_step):
+    """(rewards of executed steps, time of its last decision), decision by decision."""
+    rewards, at = [], t
+    while True:
+        rewards += cell["reward"][at, n, : cell["num_steps"][at, n]].tolist()
+        over = cell["terminated"][at, n] or cell["truncated"][at, n] or cell["interrupted"][at, n]
+        following = at + 1
+        if over or following == cell["lengths"][n] or following == t + n_step:
+            return rewards, at
+        lost = cell["truncated"][following, n] and not cell["terminated"][following, n]
+        if cell["interrupted"][following, n] or (lost and cell["final_slot"][following, n] < 0):
+            return rewards, at
+        at = following
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_stretches_of_several_decisions_equal_a_loop(tmp_path, depth):
+    writers = random_ring(tmp_path, depth=depth, num_cells=5, slabs=3)
+    for writer in writers:
+        for index in range(5):
+            cell = writer.cell(index)
+            cell["lengths"][...] = [6, 5, 6]
+            cell["final_slot"][3, 2], cell["truncated"][3, 2], cell["terminated"][3, 2] = -1, True, False
+    message = draw_batch(writers, 5, (4, 64))
+    message.time %= 5
+    batch = SlabReader(SlabFolder(tmp_path), 3).read(message)
+    for sample in range(256):
+        cell, t, n, obs, _ = naive_sample(writers, message, sample, depth)
+        rewards, last = naive_stretch(cell, t, n, 3)
+        num = batch["n_step_num"][sample]
+        assert batch["n_step_reward"][sample, :num].tolist() == rewards
+        assert not batch["n_step_reward"][sample, num:].any()
+        message.time.ravel()[sample], first = last, t
+        *_, following = naive_sample(writers, message, sample, depth)
+        message.time.ravel()[sample] = first
+        np.testing.assert_array_equal(batch["obs/x"][sample], obs[0] if depth == 1 else obs)
+        if not cell["interrupted"][last, n]:
+            np.testing.assert_array_equal(
+                batch["next_obs/x"][sample], following[0] if depth == 1 else following
+            )
+        for name in ("terminated", "truncated", "interrupted"):
+            assert batch[name][sample] == cell[name][last, n]
+        for name in ("action", "reward", "num_steps"):
+            np.testing.assert_array_equal(batch[name][sample], cell[name][t, n])
+        lost = cell["truncated"][t, n] and not cell["terminated"][t, n] and cell["final_slot"][t, n] < 0
+        assert batch["valid"][sample] == (not cell["interrupted"][t, n] and not lost)
+
+
+def test_n_step_rewards_and_discounts_by_hand():
+    """Two decisions, of two steps and of one: R = 1 + g 2 + g^2 4, discount g^3; 0 where it terminated."""
+    batch = {
+        "num_steps": torch.tensor([2, 2]), "reward": torch.zeros(2, 2), "valid": torch.tensor([True, True]),
+        "n_step_num": torch.tensor([3, 3]), "n_step_reward": torch.tensor([[1.0, 2.0, 4.0, 9.0]] * 2),
+        "terminated": torch.tensor([False, True]), "interrupted": torch.tensor([False, False]),
+    }  # fmt: skip
+    label_returns(batch, 0.5)
+    assert batch["decision_reward"].tolist() == [3.0, 3.0] and batch["discount"].tolist() == [0.125, 0.0]
 
 
 def test_overwritten_cells_make_their_samples_invalid(tmp_path):

@@ -34,6 +34,8 @@ CAPABILITIES = {
     "chain_log_prob": "log-probabilities of denoising steps",
     "velocity": "a velocity field",
     "cloning_loss": "a loss of its own on demonstrated actions",
+    "deterministic": "a deterministic action with gradient",
+    "q_values": "a value of every discrete action",
 }
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
@@ -164,7 +166,7 @@ def misfits(policy: Any, algorithm: Any) -> Iterator[str]:
         yield f"algorithm {algorithm.name!r} needs {CAPABILITIES.get(name, name)} ({name}); {lacks[name]}"
     missing = sorted(requires - offers)
     either = algorithm.requires_one_of
-    if not missing and either and not either & offers:
+    if not missing and either and not either & (offers - set(lacks)):
         missing = [sorted(either)[0]]
     if missing:
         wanted = " and ".join(f"{CAPABILITIES.get(name, name)} ({name})" for name in missing)

@@ -19,8 +19,13 @@ from rollbus_core.datasets.episode import Episode
 from rollbus_wire.spec import EnvSpec
 
 
-def data_layout(spec: EnvSpec, num_decisions: int, frame_stack: int, chunk: int = 1) -> Layout:
-    """The cell of T decisions of one row, with the ``chunk`` actions that follow each."""
+def data_layout(
+    spec: EnvSpec, num_decisions: int, frame_stack: int, chunk: int = 1, *, returns: bool = False
+) -> Layout:
+    """The cell of T decisions of one row, with the ``chunk`` actions that follow each.
+
+    ``returns``: with the column ``return_to_go``.
+    """
     several = (chunk,) if chunk > 1 else ()
     columns = chunk_columns(
         {key: (item.dtype, item.shape) for key, item in spec.observation.items()},
@@ -30,6 +35,8 @@ def data_layout(spec: EnvSpec, num_decisions: int, frame_stack: int, chunk: int 
     named = {("env_action" if name == "action" else name): item for name, item in columns.items()}
     if several:
         named["action_valid"] = ("bool", (num_decisions, 1, chunk))
+    if returns:
+        named["return_to_go"] = ("float32", (num_decisions, 1))
     return Layout.build(
         named, num_decisions=num_decisions, num_rows=1, num_finals=1, num_history=frame_stack - 1
     )
@@ -44,6 +51,8 @@ class Segment:
     number: int
     begin: int
     end: int
+    #: Of ``return_to_go``, where the layout has it.
+    discount: float | None = None
 
     @property
     def length(self) -> int:
@@ -75,6 +84,8 @@ class Segment:
             valid[at, 0] = places < len(episode)
             views["env_action"][at, 0] = episode.action[np.minimum(places, len(episode) - 1)]
         views["reward"][at, 0, 0] = episode.reward[here]
+        if self.discount is not None:
+            views["return_to_go"][at, 0] = returns_to_go(episode.reward, self.discount)[here]
         views["num_steps"][at, 0] = 1
         views["source"][at, 0] = episode.source[here]
         views["episode"][at, 0] = self.number
@@ -104,7 +115,17 @@ class Segment:
                 views[f"final_obs/{key}"][0] = value
 
 
-def segments(episode: Episode, number: int, num_decisions: int) -> Iterator[Segment]:
+def segments(
+    episode: Episode, number: int, num_decisions: int, discount: float | None = None
+) -> Iterator[Segment]:
     """``episode`` in parts of at most ``num_decisions``."""
     for begin in range(0, len(episode), num_decisions):
-        yield Segment(episode, number, begin, min(begin + num_decisions, len(episode)))
+        yield Segment(episode, number, begin, min(begin + num_decisions, len(episode)), discount)
+
+
+def returns_to_go(reward: np.ndarray, discount: float) -> np.ndarray:
+    """float64 [T]: discounted sum of ``reward`` [T] from each decision to the episode's end, however it ended."""
+    found, after = np.zeros(len(reward)), 0.0
+    for place in reversed(range(len(reward))):
+        found[place] = after = float(reward[place]) + discount * after
+    return found

@@ -79,7 +79,12 @@ class Source(Service):
         self.member: Member = Member(registry, self.role, name, stats=self.stats, state=lambda: self.state)
         self._todo = [
             _Table(
-                table, feeds[table], data_layout(spec, feeds[table].num_decisions, frame_stack, chunk), found
+                table,
+                feed := feeds[table],
+                data_layout(
+                    spec, feed.num_decisions, frame_stack, chunk, returns=feed.return_discount is not None
+                ),
+                found,
             )
             for table, found in tables.items()
         ]
@@ -142,7 +147,8 @@ class Source(Service):
             wanted = [episode.index for episode in left]
             for index, episode in part.fitted(self.spec).episodes(wanted, left[0].index):
                 number = part.number << DATASET_SHIFT | index
-                for segment in segments(episode, number, table.feed.num_decisions):
+                feed = table.feed
+                for segment in segments(episode, number, feed.num_decisions, feed.return_discount):
                     if before >= skip:
                         yield segment
                     before += segment.length

@@ -1,0 +1,89 @@
+"""The conservative term of CQL and Cal-QL: critics value what the policy would do no higher than the data.
+
+Symbols: B transitions of a minibatch, M critics, n actions per proposal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from rollbus_core.config.models import option
+from rollbus_core.lazy import lazy_import
+from rollbus_learner.algorithm import Loss
+from rollbus_learner.algorithms import sac
+from rollbus_learner.algorithms._actor_critic import CriticConfig, values
+from rollbus_learner.algorithms._offline import Offline, OfflineConfig
+from rollbus_learner.algorithms._replay import observed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from rollbus_learner.algorithm import Batch, Roles
+    from rollbus_policies.base import Policy
+else:
+    torch = lazy_import("torch")
+
+
+class ConservativeConfig(sac.Entropy, CriticConfig, OfflineConfig):
+    """Settings of the conservative term."""
+
+    requires: ClassVar[frozenset[str]] = frozenset({"sample", "log_prob"})
+
+    conservative: float = option(5.0, "Weight of the conservative term.", ge=0)
+    num_proposals: int = option(10, "Actions of each kind: uniform, of the policy now, and next.", ge=1)
+
+
+class Conservative(Offline, sac.SAC):
+    """SAC on data whose critics have the conservative term."""
+
+    def critic_loss(self, roles: Roles, batch: Batch) -> Loss:
+        """SAC's, and ``conservative (log mean exp Q(s, .) - Q(s, a))`` summed over critics."""
+        from rollbus_learner import masked
+
+        loss, valid = super().critic_loss(roles, batch), masked.valid_mask(batch)
+        q = values(roles, "critic", batch, self.taken(roles, batch), "obs/")
+        gap = (self.log_mean_exp(roles, batch) - q).sum(0)
+        loss.terms["conservative_loss"] = masked.total(self.config.conservative * gap, valid)
+        loss.metrics["conservative_gap"] = masked.total(gap.detach(), valid)
+        return loss
+
+    def log_mean_exp(self, roles: Roles, batch: Batch) -> Tensor:
+        """[M, B]: log of the integral of exp Q over actions, by importance sampling from three proposals."""
+        num, size = self.config.num_proposals, self.num_elements
+        uniform = 2.0 * torch.rand(num, len(batch["reward"]), size, device=batch["reward"].device) - 1.0
+        found = [self.weighed(roles, batch, uniform, torch.tensor(-size * math.log(2.0)))]
+        for which in ("", "next_"):
+            with torch.no_grad():
+                action, log_prob = self.proposed(roles["policy"], batch, which, num)
+            found.append(self.weighed(roles, batch, action, log_prob, of_policy=True))
+        return torch.logsumexp(torch.cat(found), 0) - math.log(3 * num)
+
+    def weighed(
+        self, roles: Roles, batch: Batch, action: Tensor, log_prob: Tensor, *, of_policy: bool = False
+    ) -> Tensor:
+        """``Q(s, action) - log_prob`` [n, M, B] of actions [n, B, ...] with density ``log_prob`` [n, B]."""
+        num = len(action)
+        wide = {
+            name: column.unsqueeze(0).expand(num, *column.shape)
+            for name, column in observed(batch, "").items()
+        }
+        heads = values(roles, "critic", wide, action, "obs/")
+        if of_policy:
+            heads = self.bounded(heads, batch)
+        return (heads - log_prob).transpose(0, 1)
+
+    def bounded(self, heads: Tensor, batch: Batch) -> Tensor:
+        """Q [M, n, B] of what the policy would do."""
+        return heads
+
+    def proposed(self, policy: nn.Module, batch: Batch, which: str, num: int) -> tuple[Tensor, Tensor]:
+        """``num`` samples [n, B, ...] and their log-probs [n, B], on this or the next observation."""
+        obs = observed(batch, which)
+        wide = {name: column.repeat(num, *[1] * (column.ndim - 1)) for name, column in obs.items()}
+        rows = num * len(batch["reward"])
+        wide["noise"] = torch.randn(rows, self.num_noise, device=batch["reward"].device)
+        drawn = policy(wide, ("sample",))
+        action = cast("Policy", policy).squash(drawn["sample"]).unflatten(0, (num, -1))
+        return action, drawn["sample_log_prob"].unflatten(0, (num, -1))

@@ -1,0 +1,137 @@
+"""What algorithms that learn from replayed transitions share: the table, the draw, rewards and discounts.
+
+Symbols: B transitions of a minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from rollbus_core.config.models import option
+from rollbus_core.feed import Feed, TableConfig
+from rollbus_core.lazy import lazy_import
+from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Plan, Progress
+from rollbus_wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from rollbus_learner.algorithm import Batch, Roles
+    from rollbus_policies.base import Policy
+    from rollbus_wire.spec import EnvSpec
+else:
+    torch = lazy_import("torch")
+
+
+class TransitionConfig(AlgorithmConfig):
+    """Settings of transitions, collected or from data."""
+
+    num_steps: int = option(16, "Decisions per row of one chunk on its way to the table.", "decisions", ge=1)
+    batch_size: int = option(256, "Transitions of one gradient step.", ge=1)
+    n_step: int = option(
+        1,
+        "Decisions of a transition, within a chunk: n-step returns.",
+        "decisions",
+        ge=1,
+    )
+    gamma: float = option(0.99, "Discount per environment step.", ge=0, le=1)
+    max_bytes: int = option(4 << 30, "Bytes each table may take.", "bytes", ge=1 << 20)
+
+
+class ReplayConfig(TransitionConfig):
+    """Settings of the replay table and of what is drawn from it."""
+
+    steps_per_update: int = option(64, "Steps collected between two updates.", "steps", ge=1)
+    updates_per_step: float = option(1.0, "Gradient steps per collected step.", gt=0)
+    start_steps: int = option(1000, "Steps that act at random before learning begins.", "steps", ge=1)
+    max_steps: int = option(1_000_000, "Transitions the replay table keeps.", "steps", ge=1)
+
+    def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
+        """Uniform draws of transitions; one update is several gradient steps."""
+        num_batches = round(self.steps_per_update * self.updates_per_step)
+        if num_batches < 1:
+            raise ValueError(
+                f"algorithm.steps_per_update {self.steps_per_update} x algorithm.updates_per_step "
+                f"{self.updates_per_step} is less than one gradient step; raise one of them"
+            )
+        if self.start_steps > self.max_steps:
+            raise ValueError(
+                f"algorithm.start_steps {self.start_steps} exceeds algorithm.max_steps {self.max_steps}: "
+                "the table would never hold enough to begin"
+            )
+        return Feed(
+            table=TableConfig(
+                sampler="replay",
+                min_steps=self.start_steps,
+                random_steps=self.start_steps,
+                steps_per_update=self.steps_per_update,
+                max_steps=self.max_steps,
+                max_bytes=self.max_bytes,
+            ),
+            num_decisions=self.num_steps,
+            unit="step",
+            n_step=self.n_step,
+            num_batches=num_batches,
+            batch_size=self.batch_size,
+            summary=f"one update = {self.steps_per_update} steps collected over {num_envs} rows, "
+            f"{num_batches} gradient steps on {self.batch_size} transitions each, after "
+            f"{self.start_steps} random steps",
+        )
+
+
+class Replay(Algorithm):
+    """Draws transitions; a subclass gives roles and steps."""
+
+    def __init__(self, config: AlgorithmConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+        super().__init__(config, spec, policy, feed)
+        if cast("Policy", policy).spec.state != "none":
+            raise ConfigError(
+                f"algorithm.name: {config.name} replays single steps; use a policy without recurrent state"
+            )
+
+    def plan(self) -> Plan:
+        """The drawn minibatches, one after the other."""
+        return Plan(batch_size=self.config.batch_size, ordered=True)
+
+    def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
+        """Adds decision_reward, discount (0 where terminated); masks interrupted steps."""
+        label_returns(batch, self.config.gamma)
+        return {}
+
+    def after_update(self, batch: Batch, roles: Roles, metrics: Mapping[str, float]) -> None:
+        """Observation statistics, once per update."""
+        seen = {name: column for name, column in batch.items() if name.startswith("obs/")}
+        cast("Policy", roles["policy"]).update_normaliser(seen, batch["valid"])
+
+    def publish(self, roles: Roles) -> dict[str, Tensor]:
+        """The policy; actors need no critic."""
+        tensors = roles["policy"].state_dict()
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("critic.")}
+
+
+def label_returns(batch: Batch, gamma: float) -> None:
+    """Add ``decision_reward`` ``sum_{k<n} g^k r_k`` and ``discount`` ``g^n (1 - term)``; mask interrupted."""
+    n, reward = batch.get("n_step_num", batch["num_steps"]), batch.get("n_step_reward", batch["reward"])
+    place = torch.arange(reward.shape[-1], device=reward.device)
+    executed = torch.where(place < n[:, None], reward, torch.zeros_like(reward))
+    batch["decision_reward"] = (executed * gamma**place).sum(-1)
+    batch["discount"] = gamma ** n.to(reward.dtype) * (~batch["terminated"]).to(reward.dtype)
+    batch["valid"] = batch["valid"] & ~batch["interrupted"]
+
+
+def check_delay(delay: int, num_batches: int) -> None:
+    """Raise ValueError where one update has too few gradient steps for the policy to be trained at all."""
+    if delay > num_batches:
+        raise ValueError(
+            f"algorithm.policy_delay {delay} exceeds the {num_batches} gradient steps of one update, so the "
+            "policy would never be trained; raise algorithm.steps_per_update"
+        )
+
+
+def observed(batch: Batch, which: str) -> Batch:
+    """The observations ``obs/...`` (``which`` "") or ``next_obs/...`` ("next_") as ``obs/...``."""
+    return {
+        name.removeprefix(which): column for name, column in batch.items() if name.startswith(f"{which}obs/")
+    }

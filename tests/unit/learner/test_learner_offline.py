@@ -1,0 +1,118 @@
+"""IQL, CQL and Cal-QL: losses by hand, their order, bounds, and what each does on a bandit's data."""
+
+import math
+
+import pytest
+import torch
+from learner_tiny import SPEC, built, step_batch, update
+
+from rollbus_learner.algorithm import Progress
+from rollbus_learner.algorithms import cal_ql, cql, iql
+from rollbus_learner.algorithms._actor_critic import values
+from rollbus_learner.algorithms.iql import state_value
+from rollbus_policies import flow, mlp
+
+START = Progress(updates=0, env_steps=0, total_steps=100)
+SMALL = {"batch_size": 64, "critic_hidden": [32], "learning_rate": 3e-3, "critic_learning_rate": 1e-2}
+
+
+def made(module, policy=None, **settings):
+    torch.manual_seed(0)
+    config = module.Config(**(SMALL | settings))
+    feed = config.feed(num_envs=4, num_slices=1, deterministic=False)
+    if policy is None:
+        policy = mlp.make(mlp.Config(hidden=[32], head="tanh_gaussian"), SPEC, critic=False)
+    return module.make(config, SPEC, policy, feed)
+
+
+def labelled(algorithm, num=8, **columns):
+    modules, optimisers = built(algorithm)
+    batch = step_batch(num) | columns
+    algorithm.label(batch, modules, START)
+    return modules, optimisers, batch
+
+
+def test_iql_learns_v_then_the_policy_then_q():
+    assert [step.name for step in made(iql).steps()] == ["value", "policy", "critic"]
+
+
+def test_iql_by_hand():
+    algorithm = made(iql, expectile=0.8, beta=2.0, max_weight=1.5, gamma=0.5)
+    no = torch.zeros(8, dtype=torch.bool)
+    modules, _, batch = labelled(algorithm, terminated=no)
+    with torch.no_grad():
+        taken = torch.tanh(batch["action"])
+        q = values(modules, "target", batch, taken, "obs/").amin(0)
+        value, following = state_value(modules, batch, "obs/"), state_value(modules, batch, "next_obs/")
+        log_prob = modules["policy"](batch, ("log_prob",))["log_prob"]
+    above = (q - value).tolist()
+    want = sum((0.8 if u > 0 else 0.2) * u * u for u in above)
+    assert algorithm.value_loss(modules, batch).terms["value_loss"][0].item() == pytest.approx(want, rel=1e-4)
+    weights = [min(math.exp(2.0 * u), 1.5) for u in above]
+    want = -sum(w * lp for w, lp in zip(weights, log_prob.tolist()))
+    loss = algorithm.policy_loss(modules, batch)
+    assert loss.terms["policy_loss"][0].item() == pytest.approx(want, rel=1e-3)
+    assert loss.metrics["weight"][0].item() == pytest.approx(sum(weights), rel=1e-4)
+    target = (batch["reward"][:, 0] + 0.5 * following).sum().item()
+    assert algorithm.critic_loss(modules, batch).metrics["q_target"][0].item() == pytest.approx(
+        target, rel=1e-4
+    )
+
+
+@pytest.mark.parametrize(("beta", "nearer"), [(10.0, True), (0.0, False)])
+def test_iql_prefers_what_was_better(beta, nearer):
+    """The data's actions are spread around 0; with beta 0 it is cloning and stays there."""
+    algorithm = made(iql, beta=beta, gamma=0.0, tau=0.1)
+    modules, optimisers = built(algorithm)
+    for seed in range(250):
+        update(algorithm, modules, optimisers, step_batch(128, seed), START)
+    with torch.no_grad():
+        action = torch.tanh(
+            algorithm.policy(step_batch(256, 999) | {"noise": torch.zeros(256, 2)}, ("sample",))["sample"]
+        )
+    off = (action.mean(0) - torch.tensor([0.3, -0.3])).abs().max()
+    assert (off < 0.22) == nearer
+
+
+def test_iql_clones_with_flow_policies():
+    policy = flow.make(
+        flow.Config(width=16, num_heads=2, layers=1, expert_layers=1, chunk=1), SPEC, critic=False
+    )
+    algorithm = made(iql, policy)
+    modules, _, batch = labelled(algorithm)
+    assert algorithm.policy_loss(modules, batch).terms["policy_loss"][0].isfinite()
+
+
+def test_cql_values_what_the_data_shows_above_what_it_does_not():
+    gaps = {}
+    for weight in (0.0, 5.0):
+        algorithm = made(cql, conservative=weight)
+        modules, optimisers = built(algorithm)
+        for _ in range(150):
+            metrics = update(algorithm, modules, optimisers, step_batch(64), START)
+        gaps[weight] = metrics["conservative_gap"]
+    assert gaps[5.0] < gaps[0.0] - 0.5
+
+
+def test_the_integral_of_a_constant_q_is_known():
+    """Q = c everywhere: log of the integral over [-1, 1]^2 is c + log 4, whatever the proposals are."""
+    algorithm = made(cql, num_proposals=4000)
+    modules, _, batch = labelled(algorithm, 4)
+    modules["critic"].forward = lambda batch, action, **_: torch.full((2, *action.shape[:2]), 3.0)
+    found = algorithm.log_mean_exp(modules, batch)
+    assert found.shape == (2, 4)
+    torch.testing.assert_close(found, torch.full((2, 4), 3.0 + math.log(4.0)), atol=0.08, rtol=0)
+
+
+def test_cal_ql_does_not_push_below_the_data_s_returns():
+    """Returns above every Q: the bound replaces the policy's values, so nothing there has a gradient."""
+    algorithm = made(cal_ql)
+    batch = step_batch(8) | {"return_to_go": torch.full((8,), 1e3)}
+    heads = torch.randn(2, 5, 8, requires_grad=True)
+    found = algorithm.bounded(heads, batch)
+    assert (found == 1e3).all()
+    found.sum().backward()
+    assert (heads.grad == 0).all()
+    low = algorithm.bounded(heads, batch | {"return_to_go": torch.full((8,), -1e3)})
+    torch.testing.assert_close(low, heads)
+    assert algorithm.feed.return_discount == algorithm.config.gamma
