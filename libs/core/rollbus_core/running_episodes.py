@@ -22,7 +22,10 @@ class RunningEpisodes:
         self._rows: dict[int, tuple[int, list[np.ndarray]]] = {}
 
     def applied(self, columns: Mapping[str, np.ndarray], actions: np.ndarray, lengths: Sequence[int]) -> None:
-        """A chunk was applied: its ``columns`` [T, N] and the environment's ``actions`` [T, N, ...]."""
+        """A chunk was applied: its ``columns`` [T, N] and the environment's ``actions`` [T, N, k, ...].
+
+        Of a decision with k > 1 actions the first ``num_steps`` ran; a single one was repeated so often.
+        """
         for row, length in enumerate(map(int, lengths)):
             if length:
                 self._follow({name: columns[name][:length, row] for name in _COLUMNS}, actions[:length, row])
@@ -34,8 +37,8 @@ class RunningEpisodes:
             self._rows[row_of(last)] = (last + 1, [])
             return
         inside = episode == last
-        # A decision of several steps repeats its action.
-        taken = np.repeat(actions[inside], columns["num_steps"][inside], axis=0)
+        decided = zip(actions[inside], columns["num_steps"][inside])
+        taken = np.concatenate([np.repeat(a, n, axis=0) if len(a) == 1 else a[:n] for a, n in decided])
         known, before = self._rows.get(row_of(last), (-1, []))
         self._rows[row_of(last)] = (last, [*before, taken] if known == last else [taken])
 

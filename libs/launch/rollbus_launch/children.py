@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from typing import Protocol
@@ -12,6 +14,7 @@ from rollbus_launch.launchers.base import ProcessSpec
 
 #: A service ends when the process of this id does.
 LAUNCHER_PID = "ROLLBUS_LAUNCHER_PID"
+_PR_SET_PDEATHSIG = 1
 #: Exit code of a service that found no room on disk or in shared memory: it may find some later.
 NO_ROOM_CODE = 75
 
@@ -40,6 +43,12 @@ class Child(Protocol):
 def environment() -> dict[str, str]:
     """The environment of a service that this process starts."""
     return {**os.environ, LAUNCHER_PID: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+
+
+def end_with_parent() -> None:
+    """This process gets SIGTERM when its parent dies (Linux; elsewhere nothing happens)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def start_command(paths: RunPaths, spec: ProcessSpec) -> Child:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -20,13 +19,12 @@ from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_launch import build, stacks
 from rollbus_launch.chaos import clock
-from rollbus_launch.children import LAUNCHER_PID, NO_ROOM_CODE
+from rollbus_launch.children import LAUNCHER_PID, NO_ROOM_CODE, end_with_parent
 from rollbus_launch.notify import Notifier
 from rollbus_wire.errors import RollbusError, SharedMemoryFull
 
 #: One thread per process unless told: two spinning OpenMP threads beside a busy process cost 10-25x.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-_PR_SET_PDEATHSIG = 1
 
 
 def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
@@ -119,6 +117,6 @@ def _end_with_parent() -> None:
     parent = os.environ.get(LAUNCHER_PID)
     if parent is None or sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent()
     if os.getppid() != int(parent):
         sys.exit(143)

@@ -65,9 +65,10 @@ class ActPolicy(ActorCritic):
         context = self.context(flat, self.normaliser)
         added = None
         if hasattr(self, "latent"):
-            zero = torch.zeros(len(context[0]), self.config.latent, device=context[0].device)
+            zero = torch.zeros(context[0].shape[0], self.config.latent, device=context[0].device)
             added = self.latent.told(zero if latent is None else latent).unsqueeze(1)
-        return self.expert(context, added).flatten(1).reshape(*lead, -1)
+        features = self.expert(context, added).flatten(1)
+        return features if len(lead) == 1 else features.reshape(*lead, -1)  # a traced model has any B
 
     def raw(self, features: Tensor, layer: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
         """The head's parts, each over all places."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rollbus_wire.spec import ActionSpec
 
@@ -32,6 +34,13 @@ class Bounds:
         if not self._identity:
             unit = self._centre + self._half * unit
         return np.minimum(np.maximum(unit, self.low), self.high)
+
+    def scale_tensor(self, unit: Tensor) -> Tensor:
+        """`scale` of a tensor [..., *shape]."""
+        centre, half, low, high = (
+            torch.from_numpy(a).to(unit.device) for a in (self._centre, self._half, self.low, self.high)
+        )
+        return torch.minimum(torch.maximum(centre + half * unit, low), high)
 
     def unscale(self, action: np.ndarray) -> np.ndarray:
         """The inverse of `scale` inside the bounds."""

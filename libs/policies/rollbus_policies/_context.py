@@ -103,7 +103,8 @@ class Context(nn.Module):
 
 def _seen(valid: Tensor) -> Tensor:
     """Mask bool [B, 1, n, n]; a position always sees itself, so that none sees nothing."""
-    return valid[:, None, None] | torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
+    places = torch.arange(valid.shape[1], device=valid.device)
+    return valid[:, None, None] | (places == places[:, None])  # ONNX knows no eye of bools
 
 
 def pooled(x: Tensor, valid: Tensor) -> Tensor:
@@ -152,7 +153,7 @@ class Expert(nn.Module):
     def forward(self, context: tuple[Tensor, Tensor], added: Tensor | None = None) -> Tensor:
         """For ``context`` of `Context` and ``added`` [B, C or 1, W]."""
         memory, valid = context
-        x = self.queries.expand(len(memory), -1, -1)
+        x = self.queries.expand(memory.shape[0], -1, -1)
         x = x if added is None else x + added
         seen = functional.pad(valid, (0, x.shape[1]), value=True)
         return self.blocks(x, seen[:, None, None], memory)

@@ -185,6 +185,18 @@ class Generative(Observing):
         chain = self._straight(end, torch.zeros_like(end)).flatten(1).numpy()
         return np.concatenate([chain, np.full((len(action), 1), -1.0, np.float32)], 1)
 
+    def deployed(
+        self, obs: Mapping[str, Tensor], state: Tensor | None, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(what is executed for rows ``obs`` [B, ...] from ``noise`` [B, C, A] in mode "mode", None)."""
+        assert noise is not None
+        context, x = self.context(obs, self.normaliser), noise
+        quiet = torch.zeros(x.shape[0], dtype=torch.bool, device=x.device)
+        for step in range(self._states - 1):
+            x, _ = self.transition(x, torch.full_like(quiet, step, dtype=torch.int64), context, quiet)
+        action = self._bounds.scale_tensor(x.reshape(-1, *self._bounds.low.shape))
+        return (action[:, 0] if self.spec.chunk == 1 else action[:, : self.spec.execute]), None
+
     # --- chains -------------------------------------------------------------------------------------
 
     def _chain(

@@ -95,7 +95,7 @@ class FlowPolicy(Generative):
             weights = _where(noisy, weights, samplers.ode(time, self._dt(time)))
         at, data, noise = (column.view(-1, 1, 1) for column in (time, weights.data, weights.noise))
         mean = data * (x - velocity * at) + noise * (x + velocity * (1.0 - at))
-        spread = weights.std.view(len(x), 1, 1) if weights.std.ndim == 1 else weights.std
+        spread = weights.std.view(x.shape[0], 1, 1) if weights.std.ndim == 1 else weights.std
         return mean, spread.expand_as(mean)
 
     def cloning_losses(self, action: Tensor, context: Any) -> Tensor:

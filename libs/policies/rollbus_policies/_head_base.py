@@ -88,6 +88,10 @@ class Head(nn.Module):
         """What the environment executes for stored ``action``."""
         return action
 
+    def executed(self, action: Tensor) -> Tensor:
+        """`env_action` of a tensor [B, ...], for exported policies."""
+        return action
+
     def from_env_action(self, action: np.ndarray) -> np.ndarray:
         """The stored action that executes as ``action`` (demonstrations); always finite."""
         return action

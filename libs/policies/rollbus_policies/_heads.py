@@ -94,6 +94,10 @@ class ChunkHead(Head):
         """[B, k, *shape]."""
         return self.whole(action)[:, : self._execute]
 
+    def executed(self, action: Tensor) -> Tensor:
+        """[B, k, *shape]."""
+        return self.inner.executed(action).reshape(-1, self._chunk, *self._shape)[:, : self._execute]
+
     def whole(self, action: np.ndarray) -> np.ndarray:
         """All C actions in the environment's units, [B, C, *shape]."""
         return self.inner.env_action(action).reshape(len(action), self._chunk, *self._shape)

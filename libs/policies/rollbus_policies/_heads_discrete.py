@@ -158,6 +158,9 @@ class Bins(MultiCategorical):
         unit = ((action + 0.5) * (2.0 / self.num_bins) - 1.0).astype(np.float32)
         return self.bounds.scale(self.bounds.shaped(unit))
 
+    def executed(self, action: Tensor) -> Tensor:
+        return self.bounds.scale_tensor(self.squash(action).reshape(-1, *self.bounds.low.shape))
+
     def from_env_action(self, action: np.ndarray) -> np.ndarray:
         unit = self.bounds.unscale(action).reshape(-1, len(self.num))
         place = np.floor((unit + 1.0) * (0.5 * self.num_bins)).astype(np.int64)

@@ -74,6 +74,9 @@ class Gaussian(Head):
     def env_action(self, action: np.ndarray) -> np.ndarray:
         return self.bounds.scale(action)
 
+    def executed(self, action: Tensor) -> Tensor:
+        return self.bounds.scale_tensor(action)
+
     def from_env_action(self, action: np.ndarray) -> np.ndarray:
         return self.bounds.unscale(action)
 
@@ -88,7 +91,7 @@ class Gaussian(Head):
 
     def _shaped(self, flat: Tensor) -> Tensor:
         shape = self.action[1]
-        return flat if len(shape) == 1 else flat.reshape(*flat.shape[:-1], *shape)
+        return flat if len(shape) == 1 else flat.unflatten(-1, shape) if shape else flat.squeeze(-1)
 
 
 class StateGaussian(Gaussian):
@@ -170,6 +173,9 @@ class TanhGaussian(StateGaussian):
 
     def env_action(self, action: np.ndarray) -> np.ndarray:
         return self.bounds.scale(np.tanh(action))
+
+    def executed(self, action: Tensor) -> Tensor:
+        return self.bounds.scale_tensor(torch.tanh(action))
 
     def from_env_action(self, action: np.ndarray) -> np.ndarray:
         unit = np.clip(self.bounds.unscale(action).astype(np.float64), -self.LARGEST, self.LARGEST)

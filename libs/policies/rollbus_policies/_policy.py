@@ -177,6 +177,13 @@ class ActorCritic(Observing):
             return self.head.cloning_loss(params, stored, batch.get("action_valid"))
         return -self.head.log_prob(params, stored)
 
+    def deployed(
+        self, obs: Mapping[str, Tensor], state: Tensor | None, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(what is executed for rows ``obs`` [B, ...] in mode "mode", state), in torch alone."""
+        features, after = self.encode(obs, state, None)
+        return self.head.executed(self.head.mode(self.head(self.raw(features, exact)))), after
+
     # --- acting outside of `act`, for engines -----------------------------------------------------
 
     def describe(self, value: bool) -> Trunk:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from rollbus_core.running_episodes import RunningEpisodes
 from rollbus_learner.audit import cell_columns
 from rollbus_learner.slab_views import Slabs
@@ -15,4 +17,12 @@ def follow(episodes: RunningEpisodes | None, slabs: Slabs, batch: Batch, policy:
     for item in batch.chunks if episodes is not None else ():
         columns = cell_columns(slabs, item)
         if columns is not None and episodes is not None:
-            episodes.applied(columns, policy.env_action(columns["action"]), item["lengths"])
+            episodes.applied(columns, executed(policy, columns["action"]), item["lengths"])
+
+
+def executed(policy: Any, action: np.ndarray) -> np.ndarray:
+    """What environments execute of stored ``action`` [T, N, ...]: [T, N, k, ...]."""
+    lead = action.shape[:2]
+    found = policy.env_action(action.reshape(-1, *action.shape[2:]))
+    several = found if policy.spec.chunk > 1 else found[:, None]
+    return several.reshape(*lead, *several.shape[1:])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus_core.config.load import Resolved, load_resolved
 from rollbus_core.config.models import MAX_SEED
+from rollbus_core.datasets.files import replace, to_json
 from rollbus_launch.control import run_paths
 from rollbus_launch.session import newest_checkpoint
 from rollbus_launch.tables import add_json_flag, show
@@ -27,6 +29,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--seed", type=int, help="seed of the episode list")
     parser.add_argument("--mode", choices=("deterministic", "stochastic"))
     parser.add_argument("--checkpoint", default="", help="name under checkpoints/; default: best, else last")
+    parser.add_argument("--out", type=Path, help="write the result as JSON to this file, too")
     add_json_flag(parser)
     parser.set_defaults(run=run)
 
@@ -49,10 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not checkpoint.exists():
         raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
     result = evaluate(checkpoint.resolve(), resolved, settings).to_data()
+    if arguments.out:
+        replace(arguments.out, to_json(result))
     if arguments.json:
         print(json.dumps(result, indent=1))
         return 0
-    show(result["episodes"], as_json=False)
+    if not arguments.out:
+        show(result["episodes"], as_json=False)
     print(f"mean return {result['mean_return']:.2f} ± {result['ci95']:.2f} (95 %), {result['mode']}, "
           f"{len(result['episodes'])} episodes of {checkpoint}")  # fmt: skip
     if result["success_rate"] is not None:

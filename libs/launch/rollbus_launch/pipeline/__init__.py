@@ -1,0 +1,1 @@
+"""Stages of one file, one after the other: `rollbus run`."""

@@ -1,0 +1,27 @@
+"""Recipes of stages: resolved before anything runs, with names of stages where folders will stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollbus_core.config.load import load
+
+
+def resolved(recipe: str, overrides: Sequence[str]) -> Any:
+    """The recipe's settings. Raises `ConfigError` with what is wrong."""
+    return load(recipe, overrides).recipe
+
+
+def data_overrides(folders: Mapping[str, str], labels: str = "") -> list[str]:
+    """Data sets in ``folders`` (stage -> folder) as overrides; table by table where several are named so."""
+    if not folders:
+        return []
+    more = f", labels: {labels}" if labels else ""
+    return ["data.sources=[" + ", ".join(f"{{path: {folder}{more}}}" for folder in folders.values()) + "]"]
+
+
+def deterministic_overrides(recipe: str, overrides: Sequence[str]) -> list[str]:
+    """What makes the recipe repeat bit by bit."""
+    lag = getattr(resolved(recipe, overrides).algorithm, "max_lag", 0)
+    return ["run.deterministic=true", *(["algorithm.max_lag=0"] if lag else [])]
