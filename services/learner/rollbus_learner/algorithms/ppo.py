@@ -23,13 +23,13 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Loss, Progress
+from rollbus_learner.algorithms._adaptive_rate import adapted
 from rollbus_learner.algorithms._on_policy import (
     GAP_SAMPLES,
     ActorCriticAlgorithm,
     ActorCriticConfig,
     Schedule,
 )
-from rollbus_learner.algorithms._adaptive_rate import adapted
 
 if TYPE_CHECKING:
     import torch
