@@ -124,7 +124,9 @@ class AttentionFields(BaseModel):
 class GenerativeConfig(AttentionFields, ChunkConfig):
     """A policy that makes actions out of noise in several steps."""
 
-    offers: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value", "sample", "cloning_loss"})
+    offers: ClassVar[frozenset[str]] = frozenset(
+        {"log_prob", "entropy", "value", "sample", "cloning_loss", "steering"}
+    )
 
     chunk: int = Field(4, ge=1, description="Actions of one decision.")
     steps: int = Field(4, ge=1, description="Steps from noise to action.")
@@ -141,6 +143,19 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
         description="Whether the value function has an encoder of its own or reads the policy's features.",
     )
     critic_hidden: list[int] = Field([64], description="Hidden layers of the critic behind its encoder.")
+    steer: bool = Field(
+        False,
+        description="A small network chooses the noise that a decision begins with; the chain adds none.",
+    )
+    steer_hidden: list[int] = Field([128, 128], description="Hidden layers of that network.")
+    steer_bound: float = Field(2.0, gt=0, description="Largest noise that it chooses.")
     critic_group: str = Field(
         "policy", description="Observation group that an own critic reads: policy, privileged, ..."
     )
+
+    def lacks(self) -> dict[str, str]:
+        """Steering, or what a steered chain has none of."""
+        if not self.steer:
+            return {"steering": "set policy.steer: true"}
+        why = "a steered chain adds no noise; unset policy.steer"
+        return dict.fromkeys(("log_prob", "entropy", "sample"), why)
