@@ -40,6 +40,8 @@ class TableConfig(BaseModel):
     random_steps: int = Field(0, ge=0)
     #: Replay: steps kept; older ones are evicted. 0: only ``max_bytes`` bounds it.
     max_steps: int = Field(0, ge=0)
+    #: Replay: steps are drawn with probability in proportion to priority to this power; 0: uniformly.
+    priority_exponent: float = Field(0.0, ge=0)
     #: Bytes of slabs the table may hold.
     max_bytes: int = Field(1 << 30, gt=0)
 

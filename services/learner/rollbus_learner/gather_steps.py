@@ -79,6 +79,8 @@ def gather(slabs: Slabs, message: Batch, buffers: Buffers, n_step: int = 1) -> t
             "the store freed their chunks before they were read"
         )
     batch = target.batch
+    if message.step is not None and message.probability is not None:
+        batch["drawn"], batch["probability"] = message.step.ravel(), message.probability.ravel()
     lost = batch["truncated"] & ~batch["terminated"] & (batch["final_slot"] < 0)
     batch["valid"] = readable & ~batch["interrupted"] & ~lost
     return batch, len(np.unique(chunk[~readable]))

@@ -108,9 +108,10 @@ class DQN(Replay):
         taken = batch["action"].unsqueeze(-1)
         q = q_values(roles["policy"], batch, "").gather(-1, taken).squeeze(-1)
         valid = masked.valid_mask(batch)
-        error = torch.nn.functional.huber_loss(q, target, reduction="none", delta=self.config.huber_delta)
+        loss = torch.nn.functional.huber_loss(q, target, reduction="none", delta=self.config.huber_delta)
+        loss = self.weighed(loss, q - target, batch)
         return Loss(
-            terms={"critic_loss": masked.total(error, valid)},
+            terms={"critic_loss": masked.total(loss, valid)},
             metrics={
                 "q": masked.total(q.detach(), valid),
                 "q_target": masked.total(target, valid),
