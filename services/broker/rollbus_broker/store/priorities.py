@@ -51,7 +51,7 @@ class Priorities:
             self._set(steps, priorities)
 
     def draw(self, num: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of ``num`` steps, one from each of as many equal parts of the sum, and how likely each was."""
+        """Numbers of ``num`` steps, one from each of ``num`` parts of the sum, and how likely each was."""
         generator = np.random.default_rng(seed)
         # In a random order: steps of one minibatch must not be neighbours.
         places = generator.random(num) + generator.permutation(num)

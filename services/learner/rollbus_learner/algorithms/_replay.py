@@ -110,13 +110,13 @@ class Replay(Algorithm):
         self._errors = []
         if "probability" in batch:
             start = self.config.priority_beta
-            batch["weight"] = importance(
-                batch["probability"], start + progress.fraction * (1.0 - start), batch["valid"]
-            )
+            beta = start + progress.fraction * (1.0 - start)
+            batch["weight"] = importance(batch["probability"], beta, batch["valid"])
+            return {"weight": float(batch["weight"].mean())}
         return {}
 
     def weighed(self, loss: Tensor, error: Tensor, batch: Batch) -> Tensor:
-        """``loss`` [B] with importance weights, if steps are drawn by priority; ``error`` [B] is the next one."""
+        """``loss`` [B] with importance weights where draws go by priority; ``error`` [B] is the next one."""
         if "weight" not in batch:
             return loss
         self._errors.append((batch["drawn"], error.detach().abs()))

@@ -93,8 +93,7 @@ class DQN(Replay):
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Reports epsilon, too."""
-        super().label(batch, roles, progress)
-        return {"epsilon": self.epsilon}
+        return super().label(batch, roles, progress) | {"epsilon": self.epsilon}
 
     def loss(self, roles: Roles, batch: Batch) -> Loss:
         """Huber's loss to ``R + g^n (1 - term) Q'(s', a*)``; a* is best by Q (double) or by Q'."""
