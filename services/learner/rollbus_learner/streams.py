@@ -50,7 +50,9 @@ class Streams:
         self._policy, self._on_refused = policy, on_refused
         self._requests = Requests(store)
         self._folder = folder
-        self._readers = {name: SlabReader(folder, feed.n_step) for name, feed in feeds.items()}
+        self._readers = {
+            name: SlabReader(folder, feed.n_step, feed.hindsight) for name, feed in feeds.items()
+        }
         self._opening: set[str] = set()
         #: All tables are open.
         self.opened = False

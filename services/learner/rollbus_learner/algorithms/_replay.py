@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from rollbus_core.config.models import option
-from rollbus_core.feed import TRAINING_TABLE, Feed, TableConfig
+from rollbus_core.feed import TRAINING_TABLE, Feed, Hindsight, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Plan, Progress
 from rollbus_wire.errors import ConfigError
@@ -48,12 +48,36 @@ class ReplayConfig(TransitionConfig):
     updates_per_step: float = option(1.0, "Gradient steps per collected step.", gt=0)
     start_steps: int = option(1000, "Steps that act at random before learning begins.", "steps", ge=1)
     max_steps: int = option(1_000_000, "Transitions the replay table keeps.", "steps", ge=1)
+    her_goal: str = option("", "Observation that is the goal: hindsight experience replay; empty: off.")
+    her_achieved: str = option("", "Observation that is compared with it.")
+    her_reward: str = option(
+        "", "module:function of achieved [B, ...] and goal [B, ...]: reward [B], or (reward, terminated)."
+    )
+    her_fraction: float = option(0.8, "Part of the transitions that get a goal reached later.", gt=0, le=1)
     priority: float = option(
         0.0, "Transitions are drawn by their last error to this power (1511.05952: 0.6); 0: uniformly.", ge=0
     )
     priority_beta: float = option(
         0.4, "How far importance weights undo that at the start; at the end fully.", ge=0, le=1
     )
+
+    @property
+    def hindsight(self) -> Hindsight | None:
+        """None: off. Raises ValueError where only some of its settings are there."""
+        given = {"goal": self.her_goal, "achieved": self.her_achieved, "reward": self.her_reward}
+        missing = [name for name, value in given.items() if not value]
+        if len(missing) == len(given):
+            return None
+        if missing:
+            raise ValueError(
+                f"algorithm.her_{missing[0]} is empty: hindsight needs her_goal, her_achieved and her_reward"
+            )
+        if self.n_step > 1:
+            raise ValueError(
+                f"algorithm.n_step {self.n_step}: with another goal an episode may have ended on the way; "
+                "set 1, or leave algorithm.her_goal empty"
+            )
+        return Hindsight(**given, fraction=self.her_fraction)
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Uniform draws of transitions; one update is several gradient steps."""
@@ -81,6 +105,7 @@ class ReplayConfig(TransitionConfig):
             num_decisions=self.num_steps,
             unit="step",
             n_step=self.n_step,
+            hindsight=self.hindsight,
             num_batches=num_batches,
             batch_size=self.batch_size,
             summary=f"one update = {self.steps_per_update} steps collected over {num_envs} rows, "
