@@ -1,5 +1,6 @@
 """What every algorithm must do, found by listing the folder: a new file is tested the day it appears."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ from pydantic import ValidationError
 from rollbus_core.config.checks import CAPABILITIES, misfits
 from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Progress
+from rollbus_policies import base as policies
 from rollbus_policies import flow, mlp
 from rollbus_wire import lookup
+from rollbus_wire.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "learner"))
 from learner_tiny import DISCRETE, SPEC, built, chunk_batch, episode_batch, samples, step_batch, update
@@ -20,13 +23,16 @@ from learner_tiny import DISCRETE, SPEC, built, chunk_batch, episode_batch, samp
 PACKAGE = "rollbus_learner.algorithms"
 NAMES = lookup.names(PACKAGE)
 NOW = Progress(updates=0, env_steps=0, total_steps=1000)
+SMALL = {"width": 16, "num_heads": 2, "layers": 1, "expert_layers": 1, "chunk": 1}
 #: Policies that are tried in turn, and the task that goes with each.
-KINDS = [
-    (mlp, {"hidden": [32], "head": "tanh_gaussian"}, SPEC),
-    (mlp, {"hidden": [32], "head": "deterministic"}, SPEC),
-    (mlp, {"hidden": [32], "head": "q_values"}, DISCRETE),
-    (flow, {"width": 16, "num_heads": 2, "layers": 1, "expert_layers": 1, "steps": 3, "chunk": 1}, SPEC),
-]
+POLICIES = (
+    (mlp.Config(hidden=[32], head="tanh_gaussian"), SPEC),
+    (mlp.Config(hidden=[32], head="deterministic"), SPEC),
+    (mlp.Config(hidden=[32], head="q_values"), DISCRETE),
+    (flow.Config(**SMALL, steps=3), SPEC),
+    (flow.Config(**SMALL, sampler="flow_noise", bound="tanh"), SPEC),
+    (flow.Config(**SMALL, steer=True), SPEC),
+)
 
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
@@ -38,14 +44,16 @@ def config_of(name):
 
 
 def algorithm_of(name) -> Algorithm:
-    """On a small mlp with the first head that fits."""
+    """With the first small policy that fits."""
     torch.manual_seed(0)
     config, module = config_of(name), lookup.find(PACKAGE, name)
     feed = config.feed(num_envs=16, num_slices=2, deterministic=False)
-    made = ((m, m.Config(**settings), spec) for m, settings, spec in KINDS)
-    kind, settings, spec = next(k for k in made if not [*misfits(k[1], config)])
-    policy = kind.make(settings, spec, critic="value" in config.requires)
-    return apart(module.make(config, spec, policy, feed))
+    for policy_config, spec in POLICIES:
+        if not [*misfits(policy_config, config)]:
+            policy = policies.make(policy_config, spec, critic="value" in config.requires)
+            with contextlib.suppress(ConfigError):
+                return apart(module.make(config, spec, policy, feed))
+    raise AssertionError(f"{name} fits none of the policies here")
 
 
 def apart(algorithm) -> Algorithm:
@@ -64,13 +72,23 @@ def preference(policy, seen):
     if "q_values" in policy.wants:
         q = policy(seen, ("q_values",))["q_values"]
         return q.gather(-1, seen["action"][..., None])[..., 0] - q.mean(-1)
+    if "steering" in policy.wants:
+        noise = torch.zeros(len(seen["action"]), 2)
+        chosen = policy({**seen, "noise": noise}, ("steering",))["steering"]
+        return -((policy.steer.bound * chosen - seen["action"][:, :2]) ** 2).sum(-1)
     return -((policy(seen, ("deterministic",))["deterministic"] - seen["action"]) ** 2).sum(-1)
 
 
 def batch_of(algorithm):
     """A fixed batch of the algorithm's unit."""
     if algorithm.feed.unit == "step":
-        return step_batch(algorithm.feed.batch_size, spec=algorithm.spec)
+        batch = step_batch(algorithm.feed.batch_size, spec=algorithm.spec)
+        if algorithm.policy.spec.generative:
+            stored = algorithm.policy.from_env_action(batch["env_action"].numpy())
+            # Where noise is what is chosen, it is what the reward is of.
+            stored[:, :2] = 2.0 * batch["env_action"].numpy()
+            batch["action"] = torch.from_numpy(stored)
+        return batch
     if algorithm.feed.group_size:
         return episode_batch(algorithm.policy)
     return chunk_batch(algorithm.policy, T=32, N=16)

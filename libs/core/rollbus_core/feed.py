@@ -40,6 +40,8 @@ class TableConfig(BaseModel):
     random_steps: int = Field(0, ge=0)
     #: Replay: steps kept; older ones are evicted. 0: only ``max_bytes`` bounds it.
     max_steps: int = Field(0, ge=0)
+    #: Replay: steps are drawn with probability in proportion to priority to this power; 0: uniformly.
+    priority_exponent: float = Field(0.0, ge=0)
     #: Bytes of slabs the table may hold.
     max_bytes: int = Field(1 << 30, gt=0)
 
@@ -48,6 +50,20 @@ class TableConfig(BaseModel):
         if self.sampler == "queue" and (self.batch_steps > 0) == (self.batch_rows > 0):
             raise ValueError("a queue table needs either batch_steps or batch_rows >= 1")
         return self
+
+
+class Hindsight(BaseModel):
+    """Which drawn transitions get the goal that was reached later, and who says what that is worth."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    #: Observations: what is wanted, and what is achieved.
+    goal: str
+    achieved: str
+    #: ``module:function``: (achieved [B, ...], goal [B, ...]) -> reward [B], or (reward, terminated) [B].
+    reward: str
+    #: Part of the transitions.
+    fraction: float = Field(0.8, gt=0, le=1)
 
 
 class Feed(BaseModel):
@@ -71,6 +87,7 @@ class Feed(BaseModel):
     unit: Literal["chunk", "step"] = "chunk"
     #: Unit "step": decisions whose rewards count before the bootstrap; fewer at an end and at a chunk's end.
     n_step: int = Field(1, ge=1)
+    hindsight: Hindsight | None = None
     num_batches: int = Field(0, ge=0)
     batch_size: int = Field(0, ge=0)
     #: Of data sets: the discount of a column ``return_to_go``, what the episode's rewards are worth from each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
@@ -154,6 +154,32 @@ class SparseReach(Reach):
         super().advance(rows, actions)
         there = (np.abs(self.place[rows] - self.goal[rows]) < self.NEAR).all(1)
         return there.astype(np.float32), there, there.copy()
+
+
+class GoalReach(SparseReach):
+    """`SparseReach` that shows its place and its goal apart; each step that does not reach it costs 1."""
+
+    def __init__(self, config: Any, num_rows: int) -> None:
+        super().__init__(config, num_rows)
+        self.spec.name, self.spec.optimal_return = "toy-goal-reach", -7.0
+        half = ArraySpec("float32", (config.dims,), -1.0, 1.0)
+        self.spec.observation = {"place": half, "goal": half}
+
+    def advance(self, rows: np.ndarray, actions: np.ndarray) -> Advance:
+        _, there, success = super().advance(rows, actions)
+        return there - 1.0, there, success
+
+    def look(self, rows: np.ndarray) -> Arrays:
+        return {
+            "place": self.place[rows].astype(np.float32),
+            "goal": self.goal[rows].astype(np.float32),
+        }
+
+
+def goal_reached(place: np.ndarray, goal: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Reward and terminated [B] of `GoalReach` for places and goals [B, d]: `her_reward` of its recipe."""
+    there = (np.abs(place - goal) < GoalReach.NEAR).all(1)
+    return there - 1.0, there
 
 
 class BrightSide(Toy):

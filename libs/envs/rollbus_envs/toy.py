@@ -9,7 +9,7 @@ from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError
 
 from ._toy_base import Toy
-from ._toy_control import BrightSide, Chain, Groups, Match, Reach, SparseReach
+from ._toy_control import BrightSide, Chain, GoalReach, Groups, Match, Reach, SparseReach
 from ._toy_sequence import Counter, Recall, Reversal
 from ._toy_tokens import Digits, Lookup
 
@@ -20,6 +20,7 @@ KINDS: Dict[str, Any] = {
     "multi_discrete": Match,
     "continuous": Reach,
     "sparse_reach": SparseReach,
+    "goal_reach": GoalReach,
     "image": BrightSide,
     "dict": Groups,
     "token": Reversal,
@@ -46,7 +47,7 @@ class Config:
         0, "States (discrete), pixels per side (image), tokens (token), digits (digits); 0: the kind's own."
     )
     length: int = _option(0, "Steps of an episode; 0: the kind's own.", "steps")
-    dims: int = _option(2, "Axes (continuous, sparse_reach).")
+    dims: int = _option(2, "Axes (continuous, sparse_reach, goal_reach).")
     vocabulary: int = _option(6, "Different tokens (token).")
     confused: float = _option(0.0, "Share of episodes whose expert takes a word for the other one (digits).")
     tool: bool = _option(True, "Whether a call of the tool has a result (tool).")

@@ -125,7 +125,7 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     """A policy that makes actions out of noise in several steps."""
 
     offers: ClassVar[frozenset[str]] = frozenset(
-        {"log_prob", "entropy", "value", "sample", "cloning_loss", "chain_log_prob"}
+        {"log_prob", "entropy", "value", "sample", "cloning_loss", "chain_log_prob", "steering"}
     )
 
     chunk: int = Field(4, ge=1, description="Actions of one decision.")
@@ -143,12 +143,22 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
         description="Whether the value function has an encoder of its own or reads the policy's features.",
     )
     critic_hidden: list[int] = Field([64], description="Hidden layers of the critic behind its encoder.")
+    steer: bool = Field(
+        False,
+        description="A small network chooses the noise that a decision begins with; the chain adds none.",
+    )
+    steer_hidden: list[int] = Field([128, 128], description="Hidden layers of that network.")
+    steer_bound: float = Field(2.0, gt=0, description="Largest noise that it chooses.")
     critic_group: str = Field(
         "policy", description="Observation group that an own critic reads: policy, privileged, ..."
     )
 
     def lacks(self) -> dict[str, str]:
-        """Densities of each step, where only one of them is scored."""
+        """Steering, or what a steered chain has none of; densities of each step, where only one is scored."""
+        if self.steer:
+            why = "a steered chain adds no noise; unset policy.steer"
+            return dict.fromkeys(("log_prob", "entropy", "sample", "chain_log_prob"), why)
+        lacks = {"steering": "set policy.steer: true"}
         if self.stochastic_steps == "one":
-            return {"chain_log_prob": "only one step of a chain is scored; set policy.stochastic_steps: all"}
-        return {}
+            lacks["chain_log_prob"] = "only one step of a chain is scored; set policy.stochastic_steps: all"
+        return lacks

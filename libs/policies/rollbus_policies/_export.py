@@ -43,7 +43,7 @@ class Deployed(nn.Module):
             self.inputs[f"obs/{key}"] = (array.dtype, (*frames, *array.shape))
         if policy.spec.state_size:
             self.inputs["state"] = ("float32", (policy.spec.state_size,))
-        if policy.spec.generative:
+        if policy.spec.generative and not policy.config.steer:
             self.inputs["noise"] = ("float32", (policy.spec.chunk, spec.action.size))
         self.outputs = ["action", *(["next_state"] if policy.spec.state_size else [])]
 

@@ -20,10 +20,12 @@ from rollbus_policies._bounds import Bounds
 from rollbus_policies._config import GenerativeConfig
 from rollbus_policies._context import Context, ContextCritic, Expert, pooled
 from rollbus_policies._critics import ValueNet
+from rollbus_policies._ends import Clip
 from rollbus_policies._executed import demonstrated, executed, mean_over
 from rollbus_policies._heads import chunk_spec
 from rollbus_policies._networks import OUTPUT_GAIN, exact, linear
 from rollbus_policies._observing import Observing, of_batch, rows_in, to_array
+from rollbus_policies._steer import Steer
 from rollbus_policies._transforms import to_tensor
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_wire.errors import SpecError
@@ -55,16 +57,19 @@ class Generative(Observing):
         self._shape, self._states = (chunk, size), config.steps + 1
         width = self._states * chunk * size + 1
         several = (config.num_executed,) if chunk > 1 else ()
+        self.wants = self.wants | ({"steering"} if config.steer else set())
         self.spec = PolicySpec(
             action=("float32", (width,)), frame_stack=frame_stack, chunk=chunk, execute=config.num_executed,
             action_size=size, noise=width - 1, generative=True, no_trunk="its chain of steps runs in torch",
         )  # fmt: skip
-        if not config.lacks():
+        if "log_prob" not in config.lacks():
             self.spec.extras |= {"log_prob": ("float32", several), "entropy": ("float32", ())}
         sizes = {"width": config.width, "num_heads": config.num_heads}
         self.context = Context(env, self.keys, frame_stack, layers=config.layers, **sizes)
         self.expert = Expert(size, chunk, layers=config.expert_layers, **sizes)
         self.output = linear(config.width, num_out, "orthogonal", OUTPUT_GAIN)
+        if config.steer:
+            self.steer = Steer(config.width, size, config.steer_hidden, config.steer_bound)
         if critic and config.critic == "own":
             self.build_critic(
                 ContextCritic(env, self.critic_keys, frame_stack, config.critic_hidden, **sizes)
@@ -76,6 +81,8 @@ class Generative(Observing):
 
     #: Steps that add noise when sampled.
     noisy_steps: tuple[int, ...] = ()
+    #: How a chain's end becomes an action.
+    ends = Clip()
 
     def transition(
         self, x: Tensor, step: Tensor, context: Any, noisy: Tensor | None = None
@@ -121,12 +128,7 @@ class Generative(Observing):
         noise = rng.normal(seeds, math.prod(self._shape)) if ask.noise is None else ask.noise
         start = to_tensor(np.ascontiguousarray(noise, np.float32), device).reshape(num, *self._shape)
         index = self._drawn_index(seeds)
-        chain = self._chain(context, start, index, rows_in(ask.mode, "sample", num), seeds)
-        random = rows_in(ask.mode, "random", num)
-        if random.any():
-            unit = 2.0 * rng.uniform(seeds, math.prod(self._shape)).astype(np.float32) - 1.0
-            straight = self._straight(to_tensor(unit, device).reshape(start.shape), start)
-            chain = torch.where(torch.from_numpy(random).to(device).view(-1, 1, 1, 1), straight, chain)
+        chain = self._decided(context, start, index, ask, seeds)
         extras = self._extras(chain, index, context, observed, ask.want)
         stored = torch.cat([chain.flatten(1), index[:, None].float()], 1)
         action = to_array(stored, device)
@@ -154,6 +156,9 @@ class Generative(Observing):
             result["chain_log_prob"] = self._of_steps(self._parts(batch["action"])[0], context)
         if "sample" in want:
             result |= self._sample(batch["noise"].reshape(-1, self.spec.noise), context)
+        if "steering" in want:
+            chosen, log_prob = self.steer.sample(pooled(*context), batch["noise"].reshape(-1, self._shape[1]))
+            result |= {"steering": chosen, "steering_log_prob": log_prob}
         if "cloning_loss" in want:
             result["cloning_loss"] = self._cloning_loss(batch, context)
         if "value" in want:
@@ -164,7 +169,7 @@ class Generative(Observing):
 
     def clean(self, action: Tensor) -> Tensor:
         """The end of stored chains [..., S] in [-1, 1], all actions: [..., C, A]."""
-        return action[..., -1 - math.prod(self._shape) : -1].unflatten(-1, self._shape).clamp(-1.0, 1.0)
+        return self.ends.to_unit(action[..., -1 - math.prod(self._shape) : -1].unflatten(-1, self._shape))
 
     def squash(self, action: Tensor) -> Tensor:
         """What is executed of stored ``action`` [..., S], in [-1, 1]: [..., A], or [..., k, A]."""
@@ -173,7 +178,8 @@ class Generative(Observing):
 
     def env_action(self, action: np.ndarray) -> np.ndarray:
         """What the environment executes for stored ``action`` [B, S]."""
-        last = self._bounds.scale(self._bounds.shaped(action[:, -1 - math.prod(self._shape) : -1]))
+        unit = self.ends.to_unit(torch.from_numpy(action[:, -1 - math.prod(self._shape) : -1])).numpy()
+        last = self._bounds.scale(self._bounds.shaped(unit))
         return last[:, 0] if self.spec.chunk == 1 else last[:, : self.spec.execute]
 
     def from_env_action(self, action: np.ndarray) -> np.ndarray:
@@ -181,21 +187,43 @@ class Generative(Observing):
         unit = self._bounds.unscale(
             action.reshape(self._bounds.shaped(action.reshape(len(action), -1)).shape)
         )
-        end = torch.from_numpy(unit.reshape(-1, *self._shape))
+        end = self.ends.from_unit(torch.from_numpy(unit.reshape(-1, *self._shape)))
         chain = self._straight(end, torch.zeros_like(end)).flatten(1).numpy()
         return np.concatenate([chain, np.full((len(action), 1), -1.0, np.float32)], 1)
 
     def deployed(
         self, obs: Mapping[str, Tensor], state: Tensor | None, noise: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """(what is executed for rows ``obs`` [B, ...] from ``noise`` [B, C, A] in mode "mode", None)."""
-        assert noise is not None
-        context, x = self.context(obs, self.normaliser), noise
-        quiet = torch.zeros(x.shape[0], dtype=torch.bool, device=x.device)
+        """(what is executed for rows ``obs`` [B, ...] from ``noise`` [B, C, A] in mode "mode", None).
+
+        A steered policy makes its own ``noise``.
+        """
+        context = self.context(obs, self.normaliser)
+        if noise is None:
+            noise = self.steer.mode(pooled(*context)).unsqueeze(1).expand(-1, *self._shape)
+        x, quiet = noise, torch.zeros(noise.shape[0], dtype=torch.bool, device=noise.device)
         for step in range(self._states - 1):
             x, _ = self.transition(x, torch.full_like(quiet, step, dtype=torch.int64), context, quiet)
-        action = self._bounds.scale_tensor(x.reshape(-1, *self._bounds.low.shape))
+        action = self._bounds.scale_tensor(self.ends.to_unit(x).reshape(-1, *self._bounds.low.shape))
         return (action[:, 0] if self.spec.chunk == 1 else action[:, : self.spec.execute]), None
+
+    def _decided(self, context: Any, start: Tensor, index: Tensor, ask: Ask, seeds: np.ndarray) -> Tensor:
+        """Chains [B, N + 1, C, A] of rows in their modes."""
+        num = len(seeds)
+        sampled, random = (rows_in(ask.mode, name, num) for name in ("sample", "random"))
+        if self.config.steer:
+            if ask.noise is None:
+                modes = [ask.mode] * num if isinstance(ask.mode, str) else ask.mode
+                steered = self.steer.start(pooled(*context), [*modes], seeds)
+                start = steered.unsqueeze(1).expand(start.shape)
+            return self._chain(context, start, index, np.zeros(num, bool), seeds)
+        chain = self._chain(context, start, index, sampled, seeds)
+        if random.any():
+            unit = 2.0 * rng.uniform(seeds, math.prod(self._shape)).astype(np.float32) - 1.0
+            end = self.ends.from_unit(to_tensor(unit, start.device).reshape(start.shape))
+            straight = self._straight(end, start)
+            chain = torch.where(torch.from_numpy(random).to(start.device).view(-1, 1, 1, 1), straight, chain)
+        return chain
 
     # --- chains -------------------------------------------------------------------------------------
 
@@ -256,7 +284,7 @@ class Generative(Observing):
         return torch.stack(found, 1)[:, :, : self.spec.execute]
 
     def _remedy(self) -> str:
-        return "; ".join(set(self.config.lacks().values())) or "raise policy.steps"
+        return self.config.lacks().get("log_prob", "raise policy.steps")
 
     # --- details ------------------------------------------------------------------------------------
 
@@ -294,6 +322,7 @@ class Generative(Observing):
             if step in self.noisy_steps:
                 log_prob = log_prob + (-0.5 * z * z - std.log() - _HALF_LOG_2PI).sum(-1)
             states.append(x)
+        log_prob = log_prob - self.ends.log_slope(x)
         whole = torch.full((len(x), 1), -1.0, device=x.device)
         sample = torch.cat([torch.stack(states, 1).flatten(1), whole], 1)
         return {
@@ -302,7 +331,7 @@ class Generative(Observing):
 
     def _cloning_loss(self, batch: Mapping[str, Tensor], context: Any) -> Tensor:
         action, valid = demonstrated(batch, self._bounds, *self._shape)
-        return mean_over(self.cloning_losses(action, context), valid)
+        return mean_over(self.cloning_losses(self.ends.from_unit(action), context), valid)
 
     def _value(self, obs: Mapping[str, Tensor], context: Any) -> Tensor:
         self.need_critic()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rollbus_accel.kernels.flow_step import flow_log_prob, flow_step, samplers
 from rollbus_core import rng
+from rollbus_policies._ends import Clip, Tanh
 from rollbus_policies._generative import Generative
 from rollbus_policies._observing import of_batch
 from rollbus_wire.spec import EnvSpec
@@ -21,8 +22,6 @@ from rollbus_wire.spec import EnvSpec
 if TYPE_CHECKING:
     from rollbus_policies import diffusion, flow
 
-#: Deviations that flow_noise may learn.
-LEARNED_STD = (0.08, 0.16)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -30,10 +29,12 @@ class FlowPolicy(Generative):
     """The expert gives velocities, and deviations for the sampler flow_noise."""
 
     def __init__(self, config: flow.Config, spec: EnvSpec, *, critic: bool, frame_stack: int) -> None:
-        self._learned = config.sampler == "flow_noise"
-        num_out = spec.action.size * (2 if self._learned else 1)
+        #: Whether the deviation of a step is learned.
+        self.learns_deviation = config.sampler == "flow_noise"
+        num_out = spec.action.size * (2 if self.learns_deviation else 1)
         super().__init__(config, spec, num_out, critic=critic, frame_stack=frame_stack)
         self.wants = self.wants | {"velocity"}
+        self.ends = Tanh() if config.bound == "tanh" else Clip()
         places = torch.arange(config.steps)
         std = self._weights(self._time(places), torch.ones(config.steps, 1)).std
         self.noisy_steps = tuple((std.flatten() > 0).nonzero()[:, 0].tolist())
@@ -42,7 +43,7 @@ class FlowPolicy(Generative):
         """Velocity [B, C, A] at ``x`` and ``time`` [B], and the learned deviation (empty without)."""
         out = self.denoised(x, time, context)
         velocity, raw = out.split([x.shape[-1], out.shape[-1] - x.shape[-1]], -1)
-        low, high = LEARNED_STD
+        low, high = self.config.min_std, self.config.max_std
         return velocity, low * (high / low) ** torch.sigmoid(raw)
 
     def forward(self, batch: Any, want: tuple[str, ...]) -> dict[str, Tensor]:
@@ -113,7 +114,7 @@ class FlowPolicy(Generative):
     def _weights(self, time: Tensor, std: Tensor) -> samplers.Weights:
         """The sampler's, of steps at ``time`` [L]; ``std`` [L, ...] is what the network learned."""
         dt = self._dt(time)
-        if self._learned:
+        if self.learns_deviation:
             return samplers.learned(time, dt, std)
         if self.config.sampler == "ode":
             return samplers.ode(time, dt)

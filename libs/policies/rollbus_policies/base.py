@@ -29,7 +29,7 @@ class PolicyConfig(BaseModel):
 
     name: str = "mlp"
     #: What policies of this family can do: "log_prob", "entropy", "value", "sample", "cloning_loss",
-    #: "deterministic", "q_values".
+    #: "deterministic", "q_values", "steering".
     offers: ClassVar[frozenset[str]] = frozenset()
 
     def lacks(self) -> dict[str, str]:
@@ -124,7 +124,9 @@ class Policy(Protocol):
         ``sample_log_prob``, from ``noise`` [..., spec.noise]), "features", and "cloning_loss" [...], for
         which ``action`` holds executed actions in the environment's units ([..., C, *shape] where
         ``spec.chunk`` > 1, with ``action_valid`` bool [..., C] if some are padding), "deterministic" (the
-        stored action without exploration), "q_values" [..., n] (of each discrete action).
+        stored action without exploration), "q_values" [..., n] (of each discrete action), "steering"
+        (``steering`` [..., A], the chosen initial noise over its bound, and ``steering_log_prob``, from
+        ``noise`` [..., A]).
         With ``num_steps`` [...] log-probs and entropies count the actions that were executed.
         """
         ...

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from rollbus_core.feed import TRAINING_TABLE, Feed
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -167,6 +168,10 @@ class Algorithm:
 
     def after_update(self, batch: Batch, roles: Roles, metrics: Mapping[str, float]) -> None:
         """Normaliser statistics, adaptive rates: once, after the last minibatch."""
+
+    def priorities(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Stream -> (drawn int64 [B], priority float32 [B]) of this update, for tables that draw by it."""
+        return {}
 
     def publish(self, roles: Roles) -> dict[str, torch.Tensor]:
         """What actors get: the tensors of the policy's `state_dict`, extra modules prefixed."""

@@ -212,22 +212,26 @@ def _restore(training: Training, model: Tensors, state: dict[str, Any]) -> None:
     torch.set_rng_state(state["rng"]["torch"])
 
 
+#: Parts of a policy that another run need not have: a value function, what chooses the initial noise.
+OWN_START = ("critic.", "steer.")
+
+
 def start_from(policy: nn.Module, path: Path) -> None:
     """Give ``policy`` the weights of another run: a checkpoint, or the last one of a run folder.
 
-    What actors were given there must fit; a value function that was not published keeps its own start.
+    What actors were given there must fit; `OWN_START` may be missing and keeps its own start.
     Raises `CheckpointError`.
     """
     if (path / "checkpoints").is_dir():
         path = resolve(path / "checkpoints")
     tensors, _ = load_policy_tensors(path)
     have = policy.state_dict()
-    wanted = {name for name in have if not name.startswith("critic.")}
+    wanted = {name for name in have if not name.startswith(OWN_START)}
     unfit = sorted(
         name
         for name in wanted | set(tensors)
         if name not in have or name not in tensors or tuple(have[name].shape) != tensors[name].shape
-        if not name.startswith("critic.")
+        if not name.startswith(OWN_START)
     )
     if unfit:
         raise CheckpointError(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rollbus_core.feed import Hindsight
 from rollbus_core.slabs import SlabFolder
 from rollbus_learner import gather_chunks, gather_steps
 from rollbus_learner.fresh_episodes import FreshEpisodes
+from rollbus_learner.hindsight import Relabel
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
 from rollbus_policies._executed import executed
 from rollbus_wire import messages
@@ -29,10 +31,11 @@ class SlabReader:
     those whose bytes are not the ones that were committed.
     """
 
-    def __init__(self, folder: SlabFolder, n_step: int = 1) -> None:
-        """``n_step``: decisions of a transition."""
+    def __init__(self, folder: SlabFolder, n_step: int = 1, hindsight: Hindsight | None = None) -> None:
+        """``n_step``: decisions of a transition; ``hindsight``: draws get other goals."""
         self.slabs = Slabs(folder)
         self._buffers, self._n_step = Buffers(), n_step
+        self._relabel = None if hindsight is None else Relabel(hindsight)
         self._fresh = FreshEpisodes()
         self.stale_chunks = self.corrupt_chunks = 0
         #: Of the last queue batch: place among its chunks -> why it was left out.
@@ -46,7 +49,7 @@ class SlabReader:
         self.unread = {}
         if message.chunk is None:
             return _tensors(self._whole_chunks(message))
-        columns, stale = gather_steps.gather(self.slabs, message, self._buffers, self._n_step)
+        columns, stale = gather_steps.gather(self.slabs, message, self._buffers, self._n_step, self._relabel)
         columns |= self._fresh.take(self.slabs, message)
         self.stale_chunks += stale
         return _tensors(columns)

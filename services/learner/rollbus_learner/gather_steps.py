@@ -6,6 +6,7 @@ much as a few.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,12 +57,18 @@ class Target:
         return self.batch[name]
 
 
-def gather(slabs: Slabs, message: Batch, buffers: Buffers, n_step: int = 1) -> tuple[Columns, int]:
+Relabelling = Callable[[Part, Target, int], None]
+
+
+def gather(
+    slabs: Slabs, message: Batch, buffers: Buffers, n_step: int = 1, relabel: Relabelling | None = None
+) -> tuple[Columns, int]:
     """The steps that ``message`` draws, and how many of its chunks were not readable.
 
     ``obs/*`` and ``next_obs/*`` [S, ...] (with frame stacks [S, K, ...]), where the episode ended the
     latter is the final observation; the decision columns [S, ...]; ``valid`` bool [S]: not
     interrupted, readable, and with its final observation if truncated. ``n_step``: see `Feed`.
+    ``relabel`` may change what was written for a part; it gets the number of the draw.
 
     Raises `StaleRead` if no sample is readable.
     """
@@ -72,6 +79,8 @@ def gather(slabs: Slabs, message: Batch, buffers: Buffers, n_step: int = 1) -> t
     target = Target(len(chunk), sum(len(part.place) for part in parts) == len(chunk), buffers)
     for part in parts:
         _copy(part, target, n_step)
+        if relabel is not None:
+            relabel(part, target, message.sequence)
         readable[part.place] = part.view.generations[part.cell] == message.chunk_generation[chunk[part.place]]
     if not readable.any():
         raise StaleRead(
@@ -79,6 +88,8 @@ def gather(slabs: Slabs, message: Batch, buffers: Buffers, n_step: int = 1) -> t
             "the store freed their chunks before they were read"
         )
     batch = target.batch
+    if message.step is not None and message.probability is not None:
+        batch["drawn"], batch["probability"] = message.step.ravel(), message.probability.ravel()
     lost = batch["truncated"] & ~batch["terminated"] & (batch["final_slot"] < 0)
     batch["valid"] = readable & ~batch["interrupted"] & ~lost
     return batch, len(np.unique(chunk[~readable]))
@@ -116,13 +127,10 @@ def _copy(part: Part, target: Target, n_step: int) -> None:
         if not final and name not in _PER_ROW and not name.startswith("obs/"):
             _put(target.column(name, column.shape[3:], column.dtype), part, name, here)
     if n_step > 1:
-        end = _end(part, n_step)
+        end = end_of_stretch(part, n_step)
         _add_returns(part, end, target, n_step)
         for name in _OF_END:
             _put(target.batch[name], end, name, end.at(end.time))
-    slot = target.batch["final_slot"][part.place]
-    done = target.batch["terminated"][part.place] | target.batch["truncated"][part.place]
-    ended = np.flatnonzero(done & (slot >= 0))
     begun = _since_start(part)
     for name, column in columns.items():
         if not name.startswith("obs/"):
@@ -136,9 +144,7 @@ def _copy(part: Part, target: Target, n_step: int) -> None:
             newest = following[:, -1]
             _stack(obs, part, name, begun)
             _older(obs, following, part, end, name)
-        _put(newest, end, name, end.at(end.time + part.depth))
-        finals = columns["final_" + name]
-        newest[part.place[ended]] = finals[part.cell[ended], np.minimum(slot[ended], finals.shape[1] - 1)]
+        put_following(newest, end, name)
 
 
 def _put(target: np.ndarray, part: Part, name: str, at: np.ndarray) -> None:
@@ -151,6 +157,15 @@ def _put(target: np.ndarray, part: Part, name: str, at: np.ndarray) -> None:
         target.reshape(len(target), -1).view(records.dtype)[part.place, 0] = found
     else:
         target[part.place] = found.view(target.dtype).reshape(-1, *target.shape[1:])
+
+
+def put_following(newest: np.ndarray, part: Part, name: str) -> None:
+    """The observation after each decision, at an end the final one, into its place in ``newest`` [S, ...]."""
+    columns, at = part.view.columns, (part.cell, part.time, part.row)
+    _put(newest, part, name, part.at(part.time + part.depth))
+    slot, finals = columns["final_slot"][at], columns["final_" + name]
+    ended = np.flatnonzero((columns["terminated"][at] | columns["truncated"][at]) & (slot >= 0))
+    newest[part.place[ended]] = finals[part.cell[ended], np.minimum(slot[ended], finals.shape[1] - 1)]
 
 
 def _stack(obs: np.ndarray, part: Part, name: str, begun: np.ndarray) -> None:
@@ -170,8 +185,8 @@ def _older(obs: np.ndarray, following: np.ndarray, part: Part, end: Part, name: 
         following[part.place, place - 1] = obs[part.place, place]
 
 
-def _end(part: Part, n_step: int) -> Part:
-    """The last decision of each stretch.
+def end_of_stretch(part: Part, n_step: int) -> Part:
+    """The last decision of each stretch of at most ``n_step``.
 
     A stretch goes on while the episode does, to the chunk's end at most; a decision that is no outcome
     (interrupted, or truncated without its final observation) is not taken in.

@@ -50,7 +50,9 @@ class Streams:
         self._policy, self._on_refused = policy, on_refused
         self._requests = Requests(store)
         self._folder = folder
-        self._readers = {name: SlabReader(folder, feed.n_step) for name, feed in feeds.items()}
+        self._readers = {
+            name: SlabReader(folder, feed.n_step, feed.hindsight) for name, feed in feeds.items()
+        }
         self._opening: set[str] = set()
         #: All tables are open.
         self.opened = False
@@ -116,10 +118,14 @@ class Streams:
         batches, self._batches = self._batches, {}
         return {name: batch for name, batch in batches.items() if batch is not None}
 
-    def consumed(self, sequences: Mapping[str, int], version: Version, updates: int) -> None:
-        """An update has made ``version`` from these deliveries."""
+    def consumed(
+        self, sequences: Mapping[str, int], version: Version, updates: int,
+        priorities: Mapping[str, tuple[Any, Any]] | None = None,
+    ) -> None:  # fmt: skip
+        """An update has made ``version`` from these deliveries; ``priorities``: `Algorithm.priorities`."""
         for name, sequence in sequences.items():
-            self._requests.ask(Consumed(name, sequence, list(version), updates), lambda _: None)
+            steps, new = (priorities or {}).get(name, (None, None))
+            self._requests.ask(Consumed(name, sequence, list(version), updates, steps, new), lambda _: None)
 
     def durable(self, applied: Mapping[str, int]) -> None:
         """A checkpoint holds deliveries up to these."""

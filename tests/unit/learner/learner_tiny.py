@@ -148,7 +148,7 @@ def step_batch(B=64, seed=0, spec=SPEC):
     return {
         "obs/x": obs[0], "next_obs/x": obs[1], "action": action, "env_action": torch.tanh(action),
         "reward": (action == 1).float()[:, None] if reward is None else reward,
-        "num_steps": torch.ones(B, dtype=torch.int32), "terminated": ~false,
+        "return_to_go": torch.zeros(B), "num_steps": torch.ones(B, dtype=torch.int32), "terminated": ~false,
         "truncated": false.clone(), "interrupted": false.clone(), "valid": ~false,
     }  # fmt: skip
 

@@ -8,12 +8,13 @@ import torch
 from learner_kit import SlabWriter, fill_counting, make_layout
 
 from rollbus_core.columns import HEADER_BYTES
+from rollbus_core.feed import Hindsight
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.digests import BEST, digest
 from rollbus_learner.algorithms._replay import label_returns
 from rollbus_learner.batch_metrics import describe, executed_steps
 from rollbus_learner.gather import SlabReader
-from rollbus_wire.errors import StaleRead
+from rollbus_wire.errors import ConfigError, StaleRead
 from rollbus_wire.messages import Batch
 
 
@@ -200,10 +201,10 @@ def read_drawn(folder, slab):
     return SlabReader(SlabFolder(folder)).read(message)
 
 
-def random_ring(folder, *, depth, num_cells, slabs, seed=3):
+def random_ring(folder, *, depth, num_cells, slabs, seed=3, chunk_length=2):
     """Slabs full of random episodes; what a replay table looks like after its ring has wrapped."""
     draw = np.random.default_rng(seed)
-    layout = make_layout(6, 3, history=depth - 1, finals=18, shape=(2,), chunk_length=2)
+    layout = make_layout(6, 3, history=depth - 1, finals=18, shape=(2,), chunk_length=chunk_length)
     writers = [SlabWriter(folder, layout, num_cells, slab=s) for s in range(slabs)]
     for writer in writers:
         for index in range(num_cells):
@@ -211,7 +212,7 @@ def random_ring(folder, *, depth, num_cells, slabs, seed=3):
             for name in ("obs/x", "final_obs/x", "action", "reward"):
                 cell[name][...] = draw.normal(size=cell[name].shape)
             cell["final_return"][...] = draw.normal(size=18)
-            cell["num_steps"][...] = draw.integers(1, 3, cell["num_steps"].shape)
+            cell["num_steps"][...] = draw.integers(1, 1 + chunk_length, cell["num_steps"].shape)
             cell["final_slot"][...] = -1
             writer.generation(index, 100 + index)
             slots = iter(range(18))
@@ -340,6 +341,57 @@ def test_n_step_rewards_and_discounts_by_hand():
     }  # fmt: skip
     label_returns(batch, 0.5)
     assert batch["decision_reward"].tolist() == [3.0, 3.0] and batch["discount"].tolist() == [0.125, 0.0]
+
+
+def closeness(achieved, goal):
+    """A reward that a test can check, and an end where it is small."""
+    distance = np.abs(achieved - goal).sum(1)
+    return -distance, distance < 0.5
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_hindsight_gives_goals_that_the_episode_reached_later(tmp_path, depth):
+    writers = random_ring(tmp_path, depth=depth, num_cells=5, slabs=3, chunk_length=1)
+    message = draw_batch(writers, 5, (4, 64))
+    settings = Hindsight(goal="x", achieved="x", reward=f"{__name__}:closeness", fraction=0.5)
+    batch = SlabReader(SlabFolder(tmp_path), hindsight=settings).read(message)
+    plain = SlabReader(SlabFolder(tmp_path)).read(message)
+    changed = (batch["obs/x"] != plain["obs/x"]).flatten(1).any(1).numpy()
+    assert 90 < changed.sum() < 166
+    for sample in np.flatnonzero(changed & batch["valid"].numpy()):
+        cell, t, n, _, following = naive_sample(writers, message, sample, depth)
+        _, last = naive_stretch(cell, t, n, 99)
+        reached = []
+        for later in range(t, last + 1):
+            message.time.ravel()[sample] = later
+            reached.append(naive_sample(writers, message, sample, depth)[4][-1])
+        message.time.ravel()[sample] = t
+        goal = batch["obs/x"][sample].numpy().reshape(depth, -1)
+        assert (goal == goal[0]).all() and any(np.array_equal(goal[0], each) for each in reached)
+        np.testing.assert_array_equal(batch["next_obs/x"][sample].numpy().reshape(depth, -1), goal)
+        reward, terminated = closeness(following[-1:], goal[:1])
+        assert batch["reward"][sample, 0].item() == pytest.approx(reward[0], abs=1e-5)
+        assert batch["terminated"][sample].item() == terminated[0]
+        np.testing.assert_array_equal(batch["action"][sample], plain["action"][sample])
+    same = torch.from_numpy(~changed)
+    torch.testing.assert_close(batch["reward"][same], plain["reward"][same])
+    again = SlabReader(SlabFolder(tmp_path), hindsight=settings).read(message)
+    torch.testing.assert_close(again["obs/x"], batch["obs/x"])
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"goal": "nothing"}, "'nothing' is no observation"),
+        ({"reward": "no.such:thing"}, "module:function"),
+        ({"reward": f"{__name__}:torch"}, "no function"),
+    ],
+)
+def test_hindsight_that_cannot_be_is_refused(tmp_path, change, match):
+    writers = random_ring(tmp_path, depth=1, num_cells=2, slabs=1, chunk_length=1)
+    given = {"goal": "x", "achieved": "x", "reward": f"{__name__}:closeness"} | change
+    with pytest.raises(ConfigError, match=match):
+        SlabReader(SlabFolder(tmp_path), hindsight=Hindsight(**given)).read(draw_batch(writers, 2, (1, 8)))
 
 
 def test_overwritten_cells_make_their_samples_invalid(tmp_path):

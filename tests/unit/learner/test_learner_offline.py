@@ -79,7 +79,8 @@ def test_iql_clones_with_flow_policies():
         flow.Config(width=16, num_heads=2, layers=1, expert_layers=1, chunk=1), SPEC, critic=False
     )
     algorithm = made(iql, policy)
-    modules, _, batch = labelled(algorithm)
+    stored = torch.from_numpy(policy.from_env_action(step_batch(8)["env_action"].numpy()))
+    modules, _, batch = labelled(algorithm, action=stored)
     assert algorithm.policy_loss(modules, batch).terms["policy_loss"][0].isfinite()
 
 

@@ -36,6 +36,7 @@ CAPABILITIES = {
     "cloning_loss": "a loss of its own on demonstrated actions",
     "deterministic": "a deterministic action with gradient",
     "q_values": "a value of every discrete action",
+    "steering": "a network that chooses its initial noise",
 }
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}

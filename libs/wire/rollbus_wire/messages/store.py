@@ -136,16 +136,25 @@ class Batch(Message):
     chunk_slab: Optional[Array] = None
     chunk_offset: Optional[Array] = None
     chunk_generation: Optional[Array] = None
+    #: Replay by priority: int64 and float64 [num_batches, batch_size], the number of each step in its table
+    #: and how likely it was drawn.
+    step: Optional[Array] = None
+    probability: Optional[Array] = None
 
 
 @dataclass
 class Consumed(Message):
-    """Learner to store: an update is done; ``version`` is what it made. Moves the tickets on."""
+    """Learner to store: an update is done; ``version`` is what it made. Moves the tickets on.
+
+    From a table that draws by priority: new ones, float32 [B], of the drawn ``step`` int64 [B].
+    """
 
     table: str
     sequence: int
     version: List[int]
     updates: int
+    step: Optional[Array] = None
+    priority: Optional[Array] = None
 
 
 @dataclass

@@ -124,7 +124,7 @@ def segments(
 
 
 def returns_to_go(reward: np.ndarray, discount: float) -> np.ndarray:
-    """float64 [T]: discounted sum of ``reward`` [T] from each decision on, however the episode ended."""
+    """float64 [T]: discounted sum of ``reward`` [T] from each decision to the last."""
     found, after = np.zeros(len(reward)), 0.0
     for place in reversed(range(len(reward))):
         found[place] = after = float(reward[place]) + discount * after

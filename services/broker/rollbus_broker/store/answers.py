@@ -48,6 +48,8 @@ def replay_batch(table: ReplayTable, number: int, sample: Sample, pool: SlabPool
         chunk_slab=place.astype(np.int32),
         chunk_offset=draw.offset,
         chunk_generation=draw.generation,
+        step=None if draw.step is None else draw.step.reshape(shape),
+        probability=None if draw.probability is None else draw.probability.reshape(shape),
     )
 
 

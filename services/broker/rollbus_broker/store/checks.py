@@ -13,7 +13,7 @@ from rollbus_broker.store.records import Chunk, TicketInfo
 from rollbus_core.columns import Layout
 from rollbus_core.weights.digests import digest
 from rollbus_wire.errors import LimitExceeded, MissingPackage, SpecError, WireError, short
-from rollbus_wire.messages import Commit, Sample
+from rollbus_wire.messages import Commit, Consumed, Sample
 
 _MAX_LAYOUTS = 4096
 #: Requests that may wait for tickets, and for batches; tables; order numbers of one chunk.
@@ -84,6 +84,16 @@ def check_draw(message: Sample) -> None:
             f"a draw of {message.num_batches} x {message.batch_size} steps with seed {message.seed}; at most "
             f"{MAX_DRAW} steps, nothing below 0"
         )
+
+
+def check_priorities(message: Consumed) -> None:
+    """Raise `WireError` unless there is one number per step."""
+    step, priority = message.step, message.priority
+    fits = isinstance(step, np.ndarray) and isinstance(priority, np.ndarray) and step.shape == priority.shape
+    if not fits or step.ndim != 1 or step.dtype.kind != "i" or priority.dtype.kind != "f":
+        raise WireError("priorities are floats [B] for integer steps [B]; these are not")
+    if len(step) > MAX_DRAW:
+        raise WireError(f"priorities of {len(step)} steps; at most {MAX_DRAW}")
 
 
 def check_room(num_waiting: int) -> None:

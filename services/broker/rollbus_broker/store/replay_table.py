@@ -1,4 +1,4 @@
-"""Off-policy: chunks stay until there is no room; steps are drawn uniformly.
+"""Off-policy: chunks stay until there is no room; steps are drawn uniformly or by priority.
 
 The limiter holds both sides to one ratio: update u needs ``target(u)`` steps committed, and tickets
 are granted while no more than ``target(u + 1)`` are begun. Where ``steps_per_update`` is 0 no ratio is kept:
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from rollbus_broker.store.records import Chunk, Grant, TicketInfo
 from rollbus_broker.store.step_index import Draw, StepIndex
@@ -28,7 +30,7 @@ class ReplayTable(Table):
     def __init__(self, name: str, config: TableConfig) -> None:
         super().__init__(name, config)
         self._chunks: deque[Chunk] = deque()
-        self._index = StepIndex()
+        self._index = StepIndex(config.priority_exponent)
         self._begun = 0
         #: (updates, steps) where the ratio is counted from.
         self.anchor = (0, config.min_steps)
@@ -109,6 +111,11 @@ class ReplayTable(Table):
             self.updates = max(self.updates, updates)
         return []
 
+    def prioritise(self, steps: np.ndarray, priorities: np.ndarray) -> None:
+        """New priorities of drawn ``steps``. They are not logged: after a restart all are alike."""
+        if self._index.priorities is not None:
+            self._index.priorities.update(steps, priorities)
+
     def evict(self) -> list[Chunk]:
         count = min(len(self._chunks), max(1, len(self._chunks) // EVICT_PART))
         return [self._drop_first() for _ in range(count)]
@@ -117,7 +124,7 @@ class ReplayTable(Table):
         gone = [chunk for chunk in self._chunks if lost(chunk)]
         if gone:
             kept = [chunk for chunk in self._chunks if not lost(chunk)]
-            self._chunks, self._index = deque(), StepIndex()
+            self._chunks, self._index = deque(), StepIndex(self.config.priority_exponent)
             for chunk in kept:
                 self._add(chunk)
         self._drop(gone, "memory")

@@ -1,4 +1,4 @@
-"""Uniform draws over all steps of many chunks, vectorised.
+"""Draws over all steps of many chunks, uniform or by priority, vectorised.
 
 Chunks come at the end and go at the front. Per (chunk, row) one entry keeps the running total of
 steps; a draw is one `searchsorted` over these totals.
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rollbus_broker.store.priorities import Priorities
 from rollbus_broker.store.records import Chunk
 
 
@@ -23,6 +24,9 @@ class Draw(NamedTuple):
     slab: np.ndarray
     offset: np.ndarray
     generation: np.ndarray
+    #: int64 [draws]: numbers of the steps, and the probability of each, where they go by priority.
+    step: np.ndarray | None = None
+    probability: np.ndarray | None = None
 
 
 class _Tail:
@@ -52,9 +56,10 @@ class _Tail:
 
 
 class StepIndex:
-    """All steps of a replay table."""
+    """All steps of a replay table. ``priority_exponent`` 0: draws are uniform."""
 
-    def __init__(self) -> None:
+    def __init__(self, priority_exponent: float = 0.0) -> None:
+        self.priorities = Priorities(priority_exponent) if priority_exponent else None
         # Steps up to and including each entry, counted since the table began.
         self._totals = _Tail("int64")
         # Chunk, counted since the table began, and row of each entry.
@@ -77,6 +82,8 @@ class StepIndex:
         self._entries.append(entries)
         self._cells.append(np.array([chunk.cell], np.int64))
         self._all_steps += chunk.steps
+        if self.priorities is not None:
+            self.priorities.append(chunk.steps)
 
     def drop_first(self, chunk: Chunk) -> None:
         """The oldest chunk goes; ``chunk`` is it."""
@@ -85,10 +92,20 @@ class StepIndex:
         self._cells.drop(1)
         self._first_chunk += 1
         self._dropped_steps += chunk.steps
+        if self.priorities is not None:
+            self.priorities.drop(chunk.steps)
 
     def draw(self, num: int, seed: int) -> Draw:
-        """``num`` steps, independent and uniform; a function of ``seed`` and the content."""
-        picks = np.random.default_rng(seed).integers(self._dropped_steps, self._all_steps, num)
+        """``num`` steps; a function of ``seed``, the content and its priorities."""
+        if self.priorities is None:
+            picks = np.random.default_rng(seed).integers(self._dropped_steps, self._all_steps, num)
+            return self._places(picks)
+        picks, probability = self.priorities.draw(num, seed)
+        return self._places(picks)._replace(step=picks, probability=probability)
+
+    def _places(self, picks: np.ndarray) -> Draw:
+        """Where the steps with numbers ``picks`` are."""
+        num = len(picks)
         totals = self._totals.view
         # Sorted needles walk the totals in order: several times faster than random access.
         order = np.argsort(picks)

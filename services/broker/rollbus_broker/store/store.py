@@ -19,6 +19,7 @@ from rollbus_broker.store.checks import (
     check,
     check_counts,
     check_draw,
+    check_priorities,
     check_room,
     is_whole,
 )
@@ -292,6 +293,9 @@ class Store:
         table = self._table(message.table)
         check_counts(message.sequence, message.updates)
         self.ledger.consumed(table, message.sequence, Version.of(message.version), message.updates)
+        if isinstance(table, ReplayTable) and message.step is not None:
+            check_priorities(message)
+            table.prioritise(message.step, message.priority)
         self._changed = True
         self._answer(envelope, table_state(table, self.ledger.pool.table_bytes(table.name)))
 

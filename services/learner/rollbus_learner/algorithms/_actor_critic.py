@@ -120,9 +120,10 @@ class ActorCritic(Replay):
             target = batch["decision_reward"] + batch["discount"] * self.following(roles, batch)
             taken = self.taken(roles, batch)
         q = values(roles, "critic", batch, taken, "obs/")
-        valid = masked.valid_mask(batch)
+        valid, error = masked.valid_mask(batch), q - target
+        loss = self.weighed(0.5 * (error**2).sum(0), error.abs().mean(0), batch)
         return Loss(
-            terms={"critic_loss": masked.total(0.5 * ((q - target) ** 2).sum(0), valid)},
+            terms={"critic_loss": masked.total(loss, valid)},
             metrics={
                 "q": masked.total(q.detach().mean(0), valid),
                 "q_target": masked.total(target, valid),

@@ -53,14 +53,14 @@ class Conservative(Offline, sac.SAC):
         """[M, B]: log of the integral of exp Q over actions, by importance sampling from three proposals."""
         num, size = self.config.num_proposals, self.num_elements
         uniform = 2.0 * torch.rand(num, len(batch["reward"]), size, device=batch["reward"].device) - 1.0
-        found = [self.weighed(roles, batch, uniform, torch.tensor(-size * math.log(2.0)))]
+        found = [self.corrected(roles, batch, uniform, torch.tensor(-size * math.log(2.0)))]
         for which in ("", "next_"):
             with torch.no_grad():
                 action, log_prob = self.proposed(roles["policy"], batch, which, num)
-            found.append(self.weighed(roles, batch, action, log_prob, of_policy=True))
+            found.append(self.corrected(roles, batch, action, log_prob, of_policy=True))
         return torch.logsumexp(torch.cat(found), 0) - math.log(3 * num)
 
-    def weighed(
+    def corrected(
         self, roles: Roles, batch: Batch, action: Tensor, log_prob: Tensor, *, of_policy: bool = False
     ) -> Tensor:
         """``Q(s, action) - log_prob`` [n, M, B] of actions [n, B, ...] with density ``log_prob`` [n, B]."""

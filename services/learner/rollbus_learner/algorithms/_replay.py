@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from rollbus_core.config.models import option
-from rollbus_core.feed import Feed, TableConfig
+from rollbus_core.feed import TRAINING_TABLE, Feed, Hindsight, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Plan, Progress
 from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -47,6 +48,36 @@ class ReplayConfig(TransitionConfig):
     updates_per_step: float = option(1.0, "Gradient steps per collected step.", gt=0)
     start_steps: int = option(1000, "Steps that act at random before learning begins.", "steps", ge=1)
     max_steps: int = option(1_000_000, "Transitions the replay table keeps.", "steps", ge=1)
+    her_goal: str = option("", "Observation that is the goal: hindsight experience replay; empty: off.")
+    her_achieved: str = option("", "Observation that is compared with it.")
+    her_reward: str = option(
+        "", "module:function of achieved [B, ...] and goal [B, ...]: reward [B], or (reward, terminated)."
+    )
+    her_fraction: float = option(0.8, "Part of the transitions that get a goal reached later.", gt=0, le=1)
+    priority: float = option(
+        0.0, "Transitions are drawn by their last error to this power (1511.05952: 0.6); 0: uniformly.", ge=0
+    )
+    priority_beta: float = option(
+        0.4, "How far importance weights undo that at the start; at the end fully.", ge=0, le=1
+    )
+
+    @property
+    def hindsight(self) -> Hindsight | None:
+        """None: off. Raises ValueError where only some of its settings are there."""
+        given = {"goal": self.her_goal, "achieved": self.her_achieved, "reward": self.her_reward}
+        missing = [name for name, value in given.items() if not value]
+        if len(missing) == len(given):
+            return None
+        if missing:
+            raise ValueError(
+                f"algorithm.her_{missing[0]} is empty: hindsight needs her_goal, her_achieved and her_reward"
+            )
+        if self.n_step > 1:
+            raise ValueError(
+                f"algorithm.n_step {self.n_step}: with another goal an episode may have ended on the way; "
+                "set 1, or leave algorithm.her_goal empty"
+            )
+        return Hindsight(**given, fraction=self.her_fraction)
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Uniform draws of transitions; one update is several gradient steps."""
@@ -69,10 +100,12 @@ class ReplayConfig(TransitionConfig):
                 steps_per_update=self.steps_per_update,
                 max_steps=self.max_steps,
                 max_bytes=self.max_bytes,
+                priority_exponent=self.priority,
             ),
             num_decisions=self.num_steps,
             unit="step",
             n_step=self.n_step,
+            hindsight=self.hindsight,
             num_batches=num_batches,
             batch_size=self.batch_size,
             summary=f"one update = {self.steps_per_update} steps collected over {num_envs} rows, "
@@ -82,7 +115,7 @@ class ReplayConfig(TransitionConfig):
 
 
 class Replay(Algorithm):
-    """Draws transitions; a subclass gives roles and steps."""
+    """Draws transitions; a subclass gives roles and steps, and its losses go through `weighed`."""
 
     def __init__(self, config: AlgorithmConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
@@ -90,6 +123,7 @@ class Replay(Algorithm):
             raise ConfigError(
                 f"algorithm.name: {config.name} replays single steps; use a policy without recurrent state"
             )
+        self._errors: list[tuple[Tensor, Tensor]] = []
 
     def plan(self) -> Plan:
         """The drawn minibatches, one after the other."""
@@ -98,7 +132,27 @@ class Replay(Algorithm):
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Adds decision_reward, discount (0 where terminated); masks interrupted steps."""
         label_returns(batch, self.config.gamma)
+        self._errors = []
+        if "probability" in batch:
+            start = self.config.priority_beta
+            beta = start + progress.fraction * (1.0 - start)
+            batch["weight"] = importance(batch["probability"], beta, batch["valid"])
+            return {"weight": float(batch["weight"].mean())}
         return {}
+
+    def weighed(self, loss: Tensor, error: Tensor, batch: Batch) -> Tensor:
+        """``loss`` [B] with importance weights where draws go by priority; ``error`` [B] is the next one."""
+        if "weight" not in batch:
+            return loss
+        self._errors.append((batch["drawn"], error.detach().abs()))
+        return loss * batch["weight"]
+
+    def priorities(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """The last errors."""
+        if not self._errors:
+            return {}
+        steps, errors = (torch.cat(parts).cpu().numpy() for parts in zip(*self._errors))
+        return {TRAINING_TABLE: (steps, errors)}
 
     def after_update(self, batch: Batch, roles: Roles, metrics: Mapping[str, float]) -> None:
         """Observation statistics, once per update."""
@@ -128,6 +182,12 @@ def check_delay(delay: int, num_batches: int) -> None:
             f"algorithm.policy_delay {delay} exceeds the {num_batches} gradient steps of one update, so the "
             "policy would never be trained; raise algorithm.steps_per_update"
         )
+
+
+def importance(probability: Tensor, beta: float, valid: Tensor) -> Tensor:
+    """``(p / min p) ^ -beta`` float32 [B]: at most 1 (1511.05952, section 3.4)."""
+    least = torch.where(valid, probability, torch.ones_like(probability)).amin()
+    return ((probability / least) ** -beta).float().clamp(max=1.0)
 
 
 def observed(batch: Batch, which: str) -> Batch:

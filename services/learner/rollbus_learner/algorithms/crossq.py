@@ -85,9 +85,10 @@ class CrossQ(sac.SAC):
         entropy_cost = sac.log_alpha(roles).exp() * log_prob
         value = self.next_value(following, entropy_cost).detach()
         target = batch["decision_reward"] + batch["discount"] * value
-        num = len(target)
+        num, error = len(target), heads - target
+        loss = self.weighed(0.5 * (error**2).sum(0), error.abs().mean(0), batch)
         return Loss(
-            terms={"critic_loss": (0.5 * ((heads - target) ** 2).sum(), num)},
+            terms={"critic_loss": (loss.sum(), num)},
             metrics={"q": (heads.detach().mean(0).sum(), num), "q_target": (target.sum(), num)},
         )
 

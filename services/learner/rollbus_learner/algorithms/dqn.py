@@ -93,8 +93,7 @@ class DQN(Replay):
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Reports epsilon, too."""
-        super().label(batch, roles, progress)
-        return {"epsilon": self.epsilon}
+        return super().label(batch, roles, progress) | {"epsilon": self.epsilon}
 
     def loss(self, roles: Roles, batch: Batch) -> Loss:
         """Huber's loss to ``R + g^n (1 - term) Q'(s', a*)``; a* is best by Q (double) or by Q'."""
@@ -108,9 +107,10 @@ class DQN(Replay):
         taken = batch["action"].unsqueeze(-1)
         q = q_values(roles["policy"], batch, "").gather(-1, taken).squeeze(-1)
         valid = masked.valid_mask(batch)
-        error = torch.nn.functional.huber_loss(q, target, reduction="none", delta=self.config.huber_delta)
+        loss = torch.nn.functional.huber_loss(q, target, reduction="none", delta=self.config.huber_delta)
+        loss = self.weighed(loss, q - target, batch)
         return Loss(
-            terms={"critic_loss": masked.total(error, valid)},
+            terms={"critic_loss": masked.total(loss, valid)},
             metrics={
                 "q": masked.total(q.detach(), valid),
                 "q_target": masked.total(target, valid),

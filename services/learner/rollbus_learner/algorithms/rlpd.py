@@ -51,6 +51,11 @@ class Config(sac.Config):
                 f"algorithm.num_target_critics {self.num_target_critics} exceeds algorithm.num_critics "
                 f"{self.num_critics}"
             )
+        if self.priority:
+            raise ValueError(
+                f"algorithm.priority {self.priority} has no effect, because half of every minibatch is "
+                "demonstrations; remove it"
+            )
         if not demos:
             return {TRAINING_TABLE: train}
         table = TableConfig(sampler="replay", max_bytes=self.max_bytes)

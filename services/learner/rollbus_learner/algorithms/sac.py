@@ -97,11 +97,11 @@ class SAC(ActorCritic):
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Adds noise and next_noise, too."""
-        super().label(batch, roles, progress)
+        metrics = super().label(batch, roles, progress)
         shape, device = (len(batch["valid"]), self.num_noise), batch["reward"].device
         batch["noise"] = torch.randn(shape, device=device)
         batch["next_noise"] = torch.randn(shape, device=device)
-        return {}
+        return metrics
 
     # --- losses ------------------------------------------------------------------------------------
 

@@ -80,13 +80,13 @@ class TD3(ActorCritic):
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Adds the noise on the target's action, too."""
-        super().label(batch, roles, progress)
+        metrics = super().label(batch, roles, progress)
         width = self.spec.action.size * cast("Policy", self.policy).spec.execute
         noise = self.config.target_noise * torch.randn(
             (len(batch["valid"]), width), device=batch["reward"].device
         )
         batch["next_noise"] = noise.clamp(-self.config.target_noise_clip, self.config.target_noise_clip)
-        return {}
+        return metrics
 
     def following(self, roles: Roles, batch: Batch) -> Tensor:
         """``min Q'(s', pi'(s') + noise)``."""
