@@ -252,7 +252,7 @@ def test_reward_scaling_and_its_state():
     metrics = scaled.label(a, {"policy": scaled.policy}, START)
     assert metrics["reward_scale"] == pytest.approx(1 / scaled.scaler.scale)
     constant.label(b, {"policy": constant.policy}, START)
-    reward, _ = constant.rewards(b)
+    reward, _ = constant.rewards(b, {})
     np.testing.assert_allclose(reward, 0.1 * batch["reward"][..., 0], rtol=1e-6)
     again = ppo(reward_scaling="running_std")
     again.load_state(json.loads(json.dumps(scaled.state())))

@@ -24,12 +24,8 @@ from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Loss, Progress
 from rollbus_learner.algorithms._adaptive_rate import adapted
-from rollbus_learner.algorithms._on_policy import (
-    GAP_SAMPLES,
-    ActorCriticAlgorithm,
-    ActorCriticConfig,
-    Schedule,
-)
+from rollbus_learner.algorithms._on_policy import GAP_SAMPLES, ActorCriticAlgorithm
+from rollbus_learner.algorithms._on_policy_config import ActorCriticConfig, Schedule
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +123,7 @@ class PPO(ActorCriticAlgorithm):
         with torch.no_grad():
             batch["valid"] = valid = labels.usable(batch)
             value, final_value = labels.values(policy, batch, config.value_source, self.recurrent)
-            reward, discount = self.rewards(batch)
+            reward, discount = self.rewards(batch, roles)
             advantage, target = labels.advantages(
                 batch, reward, discount, value, final_value, config.gae_lambda
             )

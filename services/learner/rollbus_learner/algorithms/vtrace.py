@@ -16,7 +16,8 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Loss, Progress
-from rollbus_learner.algorithms._on_policy import GAP_SAMPLES, ActorCriticAlgorithm, ActorCriticConfig
+from rollbus_learner.algorithms._on_policy import GAP_SAMPLES, ActorCriticAlgorithm
+from rollbus_learner.algorithms._on_policy_config import ActorCriticConfig
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +61,7 @@ class VTrace(ActorCriticAlgorithm):
             value, final_value = labels.values(policy, batch, config.value_source, self.recurrent)
             moved = labels.log_probs(policy, batch, self.recurrent) - batch["log_prob"]
             moved = masked.select(moved, valid)
-            reward, discount = self.rewards(batch)
+            reward, discount = self.rewards(batch, roles)
             found = estimators.vtrace(
                 reward=reward, discount=discount, value=value.float().cpu().numpy(),
                 final_value=final_value.float().cpu().numpy(),
