@@ -8,10 +8,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from rollbus_core.columns import SOURCES
 from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Progress
 from rollbus_policies import mlp
 from rollbus_wire import lookup
+from rollbus_wire.spec import EXPERT_ACTION
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "learner"))
 from learner_tiny import SPEC, built, chunk_batch, episode_batch, samples, step_batch, update
@@ -42,7 +44,11 @@ def algorithm_of(name) -> Algorithm:
 def batch_of(algorithm):
     """A fixed batch of the algorithm's unit."""
     if algorithm.feed.unit == "step":
-        return step_batch(algorithm.feed.batch_size)
+        batch = step_batch(algorithm.feed.batch_size)
+        # Whoever learns from an expert gets one that did what was done.
+        executed = algorithm.policy.env_action(batch["action"].numpy())
+        taught = torch.full(batch["valid"].shape, SOURCES.index("expert"), dtype=torch.uint8)
+        return batch | {f"obs/{EXPERT_ACTION}": torch.from_numpy(executed), "source": taught}
     if algorithm.feed.group_size:
         return episode_batch(algorithm.policy)
     return chunk_batch(algorithm.policy, T=32, N=16)

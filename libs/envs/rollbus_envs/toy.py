@@ -10,6 +10,7 @@ from rollbus_wire.errors import ConfigError
 
 from ._toy_base import Toy
 from ._toy_control import BrightSide, Chain, Groups, Match, Reach, SparseReach
+from ._toy_lane import Lane
 from ._toy_sequence import Counter, Recall, Reversal
 from ._toy_tokens import Digits, Lookup
 
@@ -20,6 +21,7 @@ KINDS: Dict[str, Any] = {
     "multi_discrete": Match,
     "continuous": Reach,
     "sparse_reach": SparseReach,
+    "lane": Lane,
     "image": BrightSide,
     "dict": Groups,
     "token": Reversal,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rollbus_core.slabs import SlabFolder
-from rollbus_learner import gather_chunks, gather_steps
+from rollbus_learner import gather_chunks, gather_rows, gather_steps
 from rollbus_learner.fresh_episodes import FreshEpisodes
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
 from rollbus_policies._executed import executed
@@ -29,7 +29,9 @@ class SlabReader:
     those whose bytes are not the ones that were committed.
     """
 
-    def __init__(self, folder: SlabFolder) -> None:
+    def __init__(self, folder: SlabFolder, *, sequences: bool = False) -> None:
+        """``sequences``: a draw gives the rows of its steps, whole."""
+        self._gather = gather_rows.gather if sequences else gather_steps.gather
         self.slabs = Slabs(folder)
         self._buffers = Buffers()
         self._fresh = FreshEpisodes()
@@ -45,7 +47,7 @@ class SlabReader:
         self.unread = {}
         if message.chunk is None:
             return _tensors(self._whole_chunks(message))
-        columns, stale = gather_steps.gather(self.slabs, message, self._buffers)
+        columns, stale = self._gather(self.slabs, message, self._buffers)
         columns |= self._fresh.take(self.slabs, message)
         self.stale_chunks += stale
         return _tensors(columns)

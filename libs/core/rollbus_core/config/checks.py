@@ -31,6 +31,7 @@ CAPABILITIES = {
     "value": "a value function",
     "sample": "a reparameterised sample",
     "token_log_prob": "log-probabilities of tokens",
+    "recurrent": "a recurrent state",
     "cloning_loss": "a loss of its own on demonstrated actions",
 }
 #: Key -> the package whose files it names; "auto" lets the program choose.
