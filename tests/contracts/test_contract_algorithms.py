@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from rollbus_core.columns import SOURCES
 from rollbus_core.config.checks import CAPABILITIES, misfits
 from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Progress
@@ -16,6 +17,7 @@ from rollbus_policies import base as policies
 from rollbus_policies import flow, mlp
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
+from rollbus_wire.spec import EXPERT_ACTION
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "learner"))
 from learner_tiny import DISCRETE, SPEC, built, chunk_batch, episode_batch, samples, step_batch, update
@@ -88,7 +90,10 @@ def batch_of(algorithm):
             # Where noise is what is chosen, it is what the reward is of.
             stored[:, :2] = 2.0 * batch["env_action"].numpy()
             batch["action"] = torch.from_numpy(stored)
-        return batch
+        # Whoever learns from an expert gets one that did what was done.
+        executed = algorithm.policy.env_action(batch["action"].numpy())
+        taught = torch.full(batch["valid"].shape, SOURCES.index("expert"), dtype=torch.uint8)
+        return batch | {f"obs/{EXPERT_ACTION}": torch.from_numpy(executed), "source": taught}
     if algorithm.feed.group_size:
         return episode_batch(algorithm.policy)
     return chunk_batch(algorithm.policy, T=32, N=16)

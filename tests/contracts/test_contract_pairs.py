@@ -19,6 +19,7 @@ from rollbus_learner.loop import update
 from rollbus_policies import base
 from rollbus_policies.base import Ask
 from rollbus_wire import lookup
+from rollbus_wire.spec import EXPERT_ACTION
 
 MUST = yaml.safe_load((Path(__file__).parents[2] / "docs" / "must_work.yaml").read_text())
 NOW = Progress(updates=0, env_steps=0, total_steps=1000)
@@ -100,13 +101,29 @@ class Pair:
             "terminated": ~no, "truncated": no, "interrupted": no, "valid": ~no,
         }  # fmt: skip
 
+    def taught(self, one):
+        """What an expert says, where the algorithm asks for one."""
+        if self.feed.expert is None:
+            return {}
+        env_action = torch.from_numpy(np.array(self.act.env_action))
+        return {
+            f"obs/{EXPERT_ACTION}": env_action.reshape(*one.shape, *env_action.shape[1:]),
+            "source": 2 * one,
+        }
+
     def batch(self):
         tensors = {key: torch.from_numpy(value) for key, value in self.obs.items()}
+        if self.feed.unit == "sequence":
+            whole = {f"obs/{key}": value[:1] for key, value in tensors.items()}
+            whole |= self.columns((1, ROWS)) | {"start": torch.ones(1, ROWS, dtype=torch.bool)}
+            whole |= self.taught(torch.ones(1, ROWS, dtype=torch.uint8))
+            return whole | {f"{s}/{name}": column for s in self.streams for name, column in whole.items()}
         if self.feed.unit == "step":
             one = self.columns((ROWS,))
             for key, value in tensors.items():
                 one |= {f"obs/{key}": value[0], f"next_obs/{key}": value[1]}
             one["final_slot"] = torch.zeros(ROWS, dtype=torch.int32)
+            one |= self.taught(torch.ones(ROWS, dtype=torch.uint8))
             others = {f"{s}/{name}": column for s in self.streams for name, column in one.items()}
             return one | others
         lead = (1, ROWS)

@@ -9,7 +9,7 @@ On-policy and off-policy differ here, not in the program. An algorithm's `Config
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -66,6 +66,19 @@ class Hindsight(BaseModel):
     fraction: float = Field(0.8, gt=0, le=1)
 
 
+class ExpertConfig(BaseModel):
+    """When the environment's expert (its observation ``expert_action``) acts in place of the policy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    #: Its chance at version 0, by what it is multiplied at each version.
+    share: float = Field(0.0, ge=0, le=1)
+    decay: float = Field(1.0, ge=0, le=1)
+    #: It takes over where an element of the policy's action is further than this from its own, in parts of
+    #: half the bounds' width (discrete actions: where they differ); 0: never.
+    gate: float = Field(0.0, ge=0)
+
+
 class Feed(BaseModel):
     """What actors record and what the learner samples for one update.
 
@@ -73,7 +86,8 @@ class Feed(BaseModel):
     ``valid``. unit "step": ``num_batches * batch_size`` transitions with ``next_obs`` taken from
     the final observation where an episode ended. With ``n_step`` n > 1 a transition is a stretch of up to n
     decisions: ``next_obs`` and the flags are those of its end, ``n_step_reward`` [S, n C] and ``n_step_num``
-    [S] its executed steps.
+    [S] its executed steps. unit "sequence": as many rows of chunks, whole, [T, S, ...], for policies with a
+    recurrent state; drawn by their steps.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -84,7 +98,9 @@ class Feed(BaseModel):
     #: Episodes of one group: neighbouring rows begin alike, and a chunk is one whole episode per row.
     #: 0: rows run on their own and chunks are cut anywhere.
     group_size: int = Field(0, ge=0)
-    unit: Literal["chunk", "step"] = "chunk"
+    unit: Literal["chunk", "step", "sequence"] = "chunk"
+    #: Policies with a recurrent state get sequences in place of steps, with about as many decisions.
+    or_sequences: bool = False
     #: Unit "step": decisions whose rewards count before the bootstrap; fewer at an end and at a chunk's end.
     n_step: int = Field(1, ge=1)
     hindsight: Hindsight | None = None
@@ -102,10 +118,16 @@ class Feed(BaseModel):
     extras: tuple[str, ...] = ()
     #: Recorded as well where the policy offers it: "token_log_prob".
     extras_if_offered: tuple[str, ...] = ()
+    #: Whether the environment's expert acts at times; None: never.
+    expert: ExpertConfig | None = None
     #: Printed at the start: "one update = 64 rows x 32 steps = 2048 samples, ...".
     summary: str = ""
 
     def offered(self, offers: Collection[str]) -> Feed:
         """This feed of a policy that ``offers`` so much."""
         more = tuple(name for name in self.extras_if_offered if name in offers)
-        return self.model_copy(update={"extras": self.extras + more, "extras_if_offered": ()})
+        found: dict[str, Any] = {"extras": self.extras + more, "extras_if_offered": ()}
+        if self.or_sequences and "recurrent" in offers:
+            size = -(-self.batch_size // self.num_decisions)
+            found |= {"unit": "sequence", "batch_size": size, "or_sequences": False}
+        return self.model_copy(update=found)

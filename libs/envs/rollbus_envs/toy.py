@@ -10,6 +10,7 @@ from rollbus_wire.errors import ConfigError
 
 from ._toy_base import Toy
 from ._toy_control import BrightSide, Chain, GoalReach, Groups, Match, Reach, SparseReach
+from ._toy_lane import Lane
 from ._toy_sequence import Counter, Recall, Reversal
 from ._toy_tokens import Digits, Lookup
 
@@ -21,6 +22,7 @@ KINDS: Dict[str, Any] = {
     "continuous": Reach,
     "sparse_reach": SparseReach,
     "goal_reach": GoalReach,
+    "lane": Lane,
     "image": BrightSide,
     "dict": Groups,
     "token": Reversal,

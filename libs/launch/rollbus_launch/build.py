@@ -135,6 +135,7 @@ def running_episodes(recipe: Any, paths: RunPaths, first: int, num: int) -> dict
 def _actor(context: _Context, found: Found) -> Service:
     from rollbus_actor.actor import Actor
     from rollbus_actor.engines.base import make_engine
+    from rollbus_actor.expert import WithExpert
     from rollbus_actor.sent_log import SentLog
     from rollbus_core.slabs import SlabFolder
     from rollbus_core.weights.relay import WeightRelay
@@ -148,13 +149,15 @@ def _actor(context: _Context, found: Found) -> Service:
     slabs: SlabFolder | None = SlabFolder(paths.store if recipe.broker.fsync else paths.runtime)
     if not found.same_memory:  # weights come through the host's relay, chunks go with their commits
         weights, slabs = WeightRelay(slot, lambda endpoint: context.link("actor", endpoint)), None
+    feed, engine = context.resolved.feeds[TRAINING_TABLE], make_engine(
+        settings.engine, policy, device=settings.device, threads=settings.threads,
+        options=settings.engine_options, exact=recipe.run.deterministic,
+    )  # fmt: skip
+    if feed.expert is not None:
+        engine = WithExpert(engine, policy, found.spec, feed.expert)
     return Actor(
-        f"actor-{context.index}", settings,
-        engine=make_engine(
-            settings.engine, policy, device=settings.device, threads=settings.threads,
-            options=settings.engine_options, exact=recipe.run.deterministic,
-        ),
-        policy_spec=policy.spec, feed=context.resolved.feeds[TRAINING_TABLE], seed=recipe.run.seed,
+        f"actor-{context.index}", settings, engine=engine, policy_spec=policy.spec, feed=feed,
+        seed=recipe.run.seed,
         noise_stream=ACTION_NOISE, mode="sample", deterministic=recipe.run.deterministic,
         registry=context.link("actor", paths.registry, producer),
         store=context.link("actor", paths.store_endpoint, producer), slabs=slabs, weights=weights,

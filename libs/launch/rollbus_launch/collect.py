@@ -12,13 +12,13 @@ from rollbus_core.access import Access
 from rollbus_core.columns import SOURCES
 from rollbus_core.config.load import Resolved, load, load_resolved
 from rollbus_core.datasets.episode import Episode
+from rollbus_core.datasets.features import without_expert
 from rollbus_core.datasets.writer import DatasetWriter
 from rollbus_launch import build
 from rollbus_launch.environments import env_spec
 from rollbus_launch.episode_recorder import EpisodeRecorder
 from rollbus_launch.evaluate import Running, Settings
 from rollbus_wire.errors import ConfigError, DeadlineExceeded
-from rollbus_wire.spec import EXPERT_ACTION, EnvSpec
 
 RANDOM, SCRIPT = "random", "script"
 
@@ -108,12 +108,6 @@ def collect(
             data.writer.discard()
         raise
     return data.finish()
-
-
-def without_expert(spec: EnvSpec) -> EnvSpec:
-    """``spec`` as a policy sees it."""
-    kept = {key: array for key, array in spec.observation.items() if key != EXPERT_ACTION}
-    return replace(spec, observation=kept)
 
 
 def _resolved(recipe: Path, overrides: list[str], policy: str) -> Resolved:

@@ -29,7 +29,7 @@ class PolicyConfig(BaseModel):
 
     name: str = "mlp"
     #: What policies of this family can do: "log_prob", "entropy", "value", "sample", "cloning_loss",
-    #: "deterministic", "q_values", "steering".
+    #: "deterministic", "q_values", "steering"; "recurrent": it has a state and learns from sequences.
     offers: ClassVar[frozenset[str]] = frozenset()
 
     def lacks(self) -> dict[str, str]:
@@ -90,6 +90,8 @@ class Act:
     #: float32 [B, state_size], or None.
     state: np.ndarray | None = None
     extras: dict[str, np.ndarray] = field(default_factory=dict)
+    #: uint8 [B] where somebody else decided for some rows: indices into `rollbus_core.columns.SOURCES`.
+    source: np.ndarray | None = None
 
 
 class Policy(Protocol):

@@ -6,7 +6,7 @@ the memory; a shared one is a layer on the hidden state, with gradient.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ needs = ("torch",)
 
 class Config(ActorCriticConfig):
     """Settings of the recurrent policy."""
+
+    offers: ClassVar[frozenset[str]] = ActorCriticConfig.offers | {"recurrent"}
 
     name: str = "recurrent"
     hidden: list[int] = Field([64], description="Widths of the layers before the GRU.")

@@ -336,7 +336,8 @@ class Actor(Service):
                 session,
                 Decision(
                     rows=tick.rows, whole=session.whole, obs=tick.obs, act=act,
-                    version=forward.version.pack(), source=self.recorder.source(session),
+                    version=forward.version.pack(),
+                    source=self.recorder.source(session) if act.source is None else act.source,
                     episode=tick.episode, step=tick.step, state=before,
                     history=None if session.frames is None else _history(session, tick.rows),
                 ),
@@ -365,7 +366,8 @@ class Actor(Service):
 def _part(act: Any, rows: slice) -> Any:
     extras = {name: value[rows] for name, value in act.extras.items()}
     state = None if act.state is None else act.state[rows]
-    return type(act)(act.env_action[rows], act.action[rows], state, extras)
+    source = None if act.source is None else act.source[rows]
+    return type(act)(act.env_action[rows], act.action[rows], state, extras, source)
 
 
 def _history(session: Session, rows: np.ndarray) -> Callable[[], dict[str, np.ndarray]]:

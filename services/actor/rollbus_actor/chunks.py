@@ -66,8 +66,8 @@ class Decision:
     act: Act
     #: `Version.pack` of the version that decided.
     version: int
-    #: Index into `rollbus_core.columns.SOURCES`.
-    source: int
+    #: Index into `rollbus_core.columns.SOURCES`, one for all or [R].
+    source: int | np.ndarray
     episode: np.ndarray
     step: np.ndarray
     #: The frames before the newest, [K-1, R, ...] per key; called only where a row's chunk begins.
@@ -179,7 +179,7 @@ class ChunkWriter:
         views["version"][at] = d.version
         views["episode"][at] = d.episode
         views["step"][at] = d.step
-        if d.source:
+        if np.any(d.source):
             views["source"][at] = d.source
         for name in self._extras:
             views[name][at] = d.act.extras[name]

@@ -6,13 +6,15 @@ valid until the next call: its arrays are used again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from rollbus_core.feed import Hindsight
 from rollbus_core.slabs import SlabFolder
-from rollbus_learner import gather_chunks, gather_steps
+from rollbus_learner import gather_chunks, gather_rows, gather_steps
 from rollbus_learner.fresh_episodes import FreshEpisodes
 from rollbus_learner.hindsight import Relabel
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
@@ -31,11 +33,25 @@ class SlabReader:
     those whose bytes are not the ones that were committed.
     """
 
-    def __init__(self, folder: SlabFolder, n_step: int = 1, hindsight: Hindsight | None = None) -> None:
-        """``n_step``: decisions of a transition; ``hindsight``: draws get other goals."""
+    def __init__(
+        self,
+        folder: SlabFolder,
+        n_step: int = 1,
+        hindsight: Hindsight | None = None,
+        *,
+        sequences: bool = False,
+    ) -> None:
+        """``n_step``: decisions of a transition; ``hindsight``: draws get other goals.
+
+        ``sequences``: a draw gives the rows of its steps, whole.
+        """
+        relabel = None if hindsight is None else Relabel(hindsight)
+        self._gather: Callable[..., tuple[Columns, int]] = (
+            gather_rows.gather if sequences
+            else partial(gather_steps.gather, n_step=n_step, relabel=relabel)
+        )  # fmt: skip
         self.slabs = Slabs(folder)
-        self._buffers, self._n_step = Buffers(), n_step
-        self._relabel = None if hindsight is None else Relabel(hindsight)
+        self._buffers = Buffers()
         self._fresh = FreshEpisodes()
         self.stale_chunks = self.corrupt_chunks = 0
         #: Of the last queue batch: place among its chunks -> why it was left out.
@@ -49,7 +65,7 @@ class SlabReader:
         self.unread = {}
         if message.chunk is None:
             return _tensors(self._whole_chunks(message))
-        columns, stale = gather_steps.gather(self.slabs, message, self._buffers, self._n_step, self._relabel)
+        columns, stale = self._gather(self.slabs, message, self._buffers)
         columns |= self._fresh.take(self.slabs, message)
         self.stale_chunks += stale
         return _tensors(columns)

@@ -75,7 +75,7 @@ def gather(
     assert message.chunk is not None and message.chunk_generation is not None
     chunk = message.chunk.ravel()
     readable = np.zeros(len(chunk), bool)
-    parts = _parts(slabs, message)
+    parts = parts_of(slabs, message)
     target = Target(len(chunk), sum(len(part.place) for part in parts) == len(chunk), buffers)
     for part in parts:
         _copy(part, target, n_step)
@@ -95,7 +95,7 @@ def gather(
     return batch, len(np.unique(chunk[~readable]))
 
 
-def _parts(slabs: Slabs, message: Batch) -> list[Part]:
+def parts_of(slabs: Slabs, message: Batch) -> list[Part]:
     """The samples by slab, without those of slabs that are gone; within a slab in the order of memory."""
     assert message.chunk is not None and message.time is not None and message.row is not None
     assert message.chunk_slab is not None and message.chunk_offset is not None

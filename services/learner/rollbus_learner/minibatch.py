@@ -26,9 +26,9 @@ def minibatches(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterato
 
     From [T, N] columns: [B, ...] of the valid samples in random order, or with ``plan.whole_rows``
     whole rows [T, n, ...] with ``valid`` and ``state`` [n, S]. With ``plan.ordered``, [S, ...]
-    columns are cut in their order. Sizes differ by one at most: a last minibatch of a few samples
-    would take a full step on noise. Observations [T+1, N] are cut to the first T. Where every sample is
-    valid there is no ``valid`` column. Further streams are cut, in their order, into as many parts.
+    columns (or whole rows) are cut in their order. Sizes differ by one at most: a last minibatch of a
+    few samples would take a full step on noise. Observations [T+1, N] are cut to the first T. Where every
+    sample is valid there is no ``valid`` column. Further streams are cut, in their order, into as many parts.
     """
     main, further = _streams(batch)
     epochs = (
@@ -64,12 +64,26 @@ def _without_mask(columns: Batch) -> Batch:
 
 
 def _in_order(batch: Batch, plan: Plan) -> Iterator[list[Batch]]:
+    if plan.whole_rows:
+        yield from _rows_in_order(batch, plan)
+        return
     num = len(batch["valid"])
     steps = {name: column for name, column in batch.items() if _sampled(name) and len(column) == num}
     if bool(batch["valid"].all()):
         del steps["valid"]
     for _ in range(plan.epochs):
         yield list(_cut(steps, _num_batches(num, plan.batch_size, num)))
+
+
+def _rows_in_order(batch: Batch, plan: Plan) -> Iterator[list[Batch]]:
+    """Rows [T, S, ...], ``plan.batch_size`` of them to a minibatch."""
+    columns, rows = _decisions(batch), batch["valid"].shape[1]
+    num_batches = _num_batches(rows, plan.batch_size, rows)
+    of_rows = {name: batch[name] for name in _PER_ROW if name in batch}
+    for _ in range(plan.epochs):
+        yield [
+            part | states for part, states in zip(_cut(columns, num_batches, 1), _cut(of_rows, num_batches))
+        ]
 
 
 def _samples(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[list[Batch]]:

@@ -44,14 +44,15 @@ class Streams:
         on_refused: Callable[[str, Message], Any],
     ) -> None:  # fmt: skip
         self.feeds, self.main = dict(feeds), next(iter(feeds))
-        chunks = [name for name, feed in feeds.items() if feed.unit != "step" and name != self.main]
+        chunks = [name for name, feed in feeds.items() if feed.unit == "chunk" and name != self.main]
         if chunks:
             raise ConfigError(f"stream {chunks[0]!r} gives whole chunks; only the main stream may")
         self._policy, self._on_refused = policy, on_refused
         self._requests = Requests(store)
         self._folder = folder
         self._readers = {
-            name: SlabReader(folder, feed.n_step, feed.hindsight) for name, feed in feeds.items()
+            name: SlabReader(folder, feed.n_step, feed.hindsight, sequences=feed.unit == "sequence")
+            for name, feed in feeds.items()
         }
         self._opening: set[str] = set()
         #: All tables are open.
@@ -93,7 +94,7 @@ class Streams:
         due = [name for name, feed in self.feeds.items() if name == self.main or update % feed.every == 0]
         self._batches, self.asked = dict.fromkeys(due), time.monotonic()
         for name in due:
-            feed, replay = self.feeds[name], self.feeds[name].unit == "step"
+            feed, replay = self.feeds[name], self.feeds[name].unit != "chunk"
             message = Sample(
                 name, feed.num_batches if replay else 0, feed.batch_size if replay else 0, seed(name)
             )
@@ -170,6 +171,7 @@ class Streams:
     def _with_action(self, batch: algorithm.Batch) -> algorithm.Batch:
         """Add ``action``, as the policy scores it, where a batch says what was executed."""
         if EXECUTED in batch:
-            executed = batch[EXECUTED].numpy()
-            batch["action"] = torch.from_numpy(self._policy.from_env_action(executed))
+            executed, lead = batch[EXECUTED].numpy(), batch["num_steps"].shape
+            stored = self._policy.from_env_action(executed.reshape(-1, *executed.shape[len(lead) :]))
+            batch["action"] = torch.from_numpy(stored.reshape(*lead, *stored.shape[1:]))
         return batch

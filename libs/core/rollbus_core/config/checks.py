@@ -33,6 +33,7 @@ CAPABILITIES = {
     "token_log_prob": "log-probabilities of tokens",
     "chain_log_prob": "log-probabilities of denoising steps",
     "velocity": "a velocity field",
+    "recurrent": "a recurrent state",
     "cloning_loss": "a loss of its own on demonstrated actions",
     "deterministic": "a deterministic action with gradient",
     "q_values": "a value of every discrete action",

@@ -7,11 +7,11 @@ An observation ``key`` is the feature ``observation.<key>`` ("/" in a key become
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus_wire.errors import ConfigError
-from rollbus_wire.spec import ArraySpec, EnvSpec
+from rollbus_wire.spec import EXPERT_ACTION, ArraySpec, EnvSpec
 
 CODEBASE_VERSION = "v3.0"
 ACTION, REWARD, DONE, SUCCESS = "action", "next.reward", "next.done", "next.success"
@@ -43,6 +43,12 @@ class Feature:
         """As in info.json."""
         names = ["height", "width", "channels"] if self.is_image else None
         return {"dtype": self.dtype, "shape": list(self.shape), "names": names}
+
+
+def without_expert(spec: EnvSpec) -> EnvSpec:
+    """``spec`` as data sets hold it: what an expert would do is no observation of a policy."""
+    kept = {key: array for key, array in spec.observation.items() if key != EXPERT_ACTION}
+    return spec if len(kept) == len(spec.observation) else replace(spec, observation=kept)
 
 
 def observation_feature(key: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rollbus_core.config.models import DataConfig, DataSource
+from rollbus_core.datasets.features import without_expert
 from rollbus_core.datasets.fit import FittedDataset
 from rollbus_core.datasets.reader import Dataset, EpisodeInfo
 from rollbus_core.feed import TRAINING_TABLE, Feed
@@ -35,7 +36,7 @@ class Part:
 
     def fitted(self, spec: EnvSpec) -> FittedDataset:
         """The data set as ``spec`` wants it. Raises `ConfigError`."""
-        return FittedDataset(self.dataset, spec, self.source.keys)
+        return FittedDataset(self.dataset, without_expert(spec), self.source.keys)
 
 
 def parts(config: DataConfig, feeds: Mapping[str, Feed]) -> dict[str, list[Part]]:

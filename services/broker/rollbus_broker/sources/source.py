@@ -14,6 +14,7 @@ import numpy as np
 
 from rollbus_broker.sources.cells import Segment, data_layout, segments
 from rollbus_core.columns import HEADER_BYTES, Layout
+from rollbus_core.datasets.features import without_expert
 from rollbus_core.datasets.parts import Part
 from rollbus_core.feed import Feed
 from rollbus_core.member import Member
@@ -73,7 +74,7 @@ class Source(Service):
     ) -> None:  # fmt: skip
         """``chunk``: actions of one decision of the policy. ``slabs`` None: cells travel in their commits."""
         super().__init__(name)
-        self.spec, self.slabs, self._log = spec, slabs, log
+        self.spec, self.slabs, self._log = without_expert(spec), slabs, log
         self.registry, self.store = registry, store
         self._requests = Requests(store)
         self.member: Member = Member(registry, self.role, name, stats=self.stats, state=lambda: self.state)
@@ -82,14 +83,18 @@ class Source(Service):
                 table,
                 feed := feeds[table],
                 data_layout(
-                    spec, feed.num_decisions, frame_stack, chunk, returns=feed.return_discount is not None
+                    self.spec,
+                    feed.num_decisions,
+                    frame_stack,
+                    chunk,
+                    returns=feed.return_discount is not None,
                 ),
                 found,
             )
             for table, found in tables.items()
         ]
         for table in self._todo:
-            _check(table, spec)
+            _check(table, self.spec)
         self._chunks: Iterator[Segment] | None = None
         self._segment: Segment | None = None
         self._asked_members = False

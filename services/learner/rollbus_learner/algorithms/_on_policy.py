@@ -12,7 +12,7 @@ import numpy as np
 
 from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import Algorithm, Loss, Plan, Progress, Role, Step
-from rollbus_learner.algorithms._actor_critic_config import ActorCriticConfig
+from rollbus_learner.algorithms._on_policy_config import OnPolicyConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 GAP_SAMPLES = 512
 
 
-class ActorCriticAlgorithm(Algorithm):
+class OnPolicy(Algorithm):
     """A role "policy", which holds its own value function, and one step on a joint loss.
 
     With ``novelty_coef`` a role "novelty" with a step of its own.
     """
 
-    config: ActorCriticConfig
+    config: OnPolicyConfig
 
-    def __init__(self, config: ActorCriticConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+    def __init__(self, config: OnPolicyConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
         from rollbus_learner.reward_scaling import RewardScaler
 

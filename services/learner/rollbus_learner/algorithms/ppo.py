@@ -24,8 +24,8 @@ from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Loss, Progress
 from rollbus_learner.algorithms._adaptive_rate import adapted
-from rollbus_learner.algorithms._on_policy import GAP_SAMPLES, ActorCriticAlgorithm
-from rollbus_learner.algorithms._on_policy_config import ActorCriticConfig, Schedule
+from rollbus_learner.algorithms._on_policy import GAP_SAMPLES, OnPolicy
+from rollbus_learner.algorithms._on_policy_config import OnPolicyConfig, Schedule
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ needs = ("torch",)
 _STATISTICS = ("entropy", "approx_kl", "clip_fraction", "value")
 
 
-class Config(ActorCriticConfig):
+class Config(OnPolicyConfig):
     """Settings of PPO."""
 
     name: str = "ppo"
@@ -97,7 +97,7 @@ class Behaviour(NamedTuple):
     metrics: dict[str, Term]
 
 
-class PPO(ActorCriticAlgorithm):
+class PPO(OnPolicy):
     """The clipped surrogate on advantages that were computed once per update."""
 
     config: Config

@@ -6,6 +6,8 @@ The loss is ``-log pi(a | o)`` of what was executed, or the policy's own ``cloni
   beforehand over the whole data set;
 - the log-prob is in the units that the policy scores; actions at the bounds of a squashed Gaussian are
   moved inside a little (`from_env_action`), else their log-prob would be infinite;
+- a recurrent policy learns from sequences of up to ``num_steps`` decisions; one that begins within an
+  episode has state 0, and its first ``burn_in`` decisions do not count;
 - a policy that decides several actions at once learns those that follow, up to the episode's end;
 - a part of the episodes, whole ones, is held back; its loss is reported as ``validation_loss``.
 """
@@ -19,6 +21,7 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step, of_stream
+from rollbus_learner.algorithms._cloning import with_state
 from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,12 +55,15 @@ class Config(AlgorithmConfig):
     validation_size: int = option(1024, "Decisions of one validation.", ge=1)
     num_steps: int = option(64, "Decisions of one chunk on its way to the table.", "decisions", ge=1)
     max_bytes: int = option(4 << 30, "Bytes each table may take.", "bytes", ge=1 << 20)
+    burn_in: int = option(
+        8, "Recurrent policies: decisions that do not count where the state is not known.", "decisions", ge=0
+    )
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Uniform draws of demonstrated decisions."""
         return Feed(
             table=TableConfig(sampler="replay", max_bytes=self.max_bytes),
-            num_decisions=self.num_steps, unit="step", num_batches=self.steps_per_update,
+            num_decisions=self.num_steps, unit="step", or_sequences=True, num_batches=self.steps_per_update,
             batch_size=self.batch_size, part=(0.0, 1.0 - self.validation),
             summary=f"one update = {self.steps_per_update} gradient steps on {self.batch_size} demonstrated "
             f"decisions each; {self.validation:.0%} of the episodes are held back",
@@ -80,10 +86,11 @@ class SFT(Algorithm):
 
     def __init__(self, config: Config, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
-        if policy.spec.state == "hub":  # type: ignore[union-attr]
+        self.recurrent = policy.spec.state == "hub"  # type: ignore[union-attr]
+        if self.recurrent != (feed.unit == "sequence"):
             raise ConfigError(
-                "algorithm.name: sft draws single decisions, a recurrent policy learns from sequences; use "
-                "policy.name: transformer with env.frame_stack"
+                f"algorithm.name: {config.name}: a policy with a recurrent state must offer 'recurrent' (its "
+                "Config.offers), and no other may: it learns from sequences"
             )
         offers = getattr(getattr(policy, "config", None), "offers", ())
         self._want = "cloning_loss" if "cloning_loss" in offers else "log_prob"
@@ -94,7 +101,7 @@ class SFT(Algorithm):
 
     def plan(self) -> Plan:
         """The drawn minibatches, one after the other."""
-        return Plan(batch_size=self.config.batch_size, ordered=True)
+        return Plan(batch_size=self.feed.batch_size, ordered=True, whole_rows=self.recurrent)
 
     def steps(self) -> list[Step]:
         """Cloning."""
@@ -103,11 +110,17 @@ class SFT(Algorithm):
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Observation statistics of the first batch, before it is learned from; the validation loss."""
+        if self.recurrent:
+            with_state(batch, self.policy, self.config.burn_in)
         if not progress.updates:
             self.after_update(batch, roles, {})
         held_back = of_stream(batch, VALIDATION)
         if not held_back:
             return {}
+        for name in [name for name in batch if name.startswith(f"{VALIDATION}/")]:
+            del batch[name]
+        if self.recurrent:
+            with_state(held_back, self.policy, self.config.burn_in)
         with torch.no_grad():
             terms = self.loss(roles, held_back).terms["cloning_loss"]
         return {"validation_loss": float(terms[0]) / max(1.0, float(terms[1]))}

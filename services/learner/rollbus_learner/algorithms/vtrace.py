@@ -16,8 +16,8 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Loss, Progress
-from rollbus_learner.algorithms._on_policy import GAP_SAMPLES, ActorCriticAlgorithm
-from rollbus_learner.algorithms._on_policy_config import ActorCriticConfig
+from rollbus_learner.algorithms._on_policy import GAP_SAMPLES, OnPolicy
+from rollbus_learner.algorithms._on_policy_config import OnPolicyConfig
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ else:
 needs = ("torch",)
 
 
-class Config(ActorCriticConfig):
+class Config(OnPolicyConfig):
     """Settings of V-trace."""
 
     name: str = "vtrace"
@@ -44,7 +44,7 @@ class Config(ActorCriticConfig):
     c_clip: float = option(1.0, "Limit of the ratio that carries targets back in time.", gt=0)
 
 
-class VTrace(ActorCriticAlgorithm):
+class VTrace(OnPolicy):
     """Policy gradient and value targets with clipped importance ratios."""
 
     config: Config

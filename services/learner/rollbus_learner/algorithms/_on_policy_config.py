@@ -13,7 +13,7 @@ from rollbus_learner.algorithm import AlgorithmConfig
 Schedule = Literal["constant", "linear"]
 
 
-class ActorCriticConfig(AlgorithmConfig):
+class OnPolicyConfig(AlgorithmConfig):
     """Settings of all algorithms of this kind."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value"})
@@ -48,7 +48,7 @@ class ActorCriticConfig(AlgorithmConfig):
     )
 
     @model_validator(mode="after")
-    def _scale_has_effect(self) -> ActorCriticConfig:
+    def _scale_has_effect(self) -> OnPolicyConfig:
         if self.reward_scaling == "none" and self.reward_scale != 1.0:
             raise ValueError(
                 f"reward_scale {self.reward_scale} has no effect with reward_scaling: none; use constant"
