@@ -9,7 +9,7 @@ from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError
 
 from ._toy_base import Toy
-from ._toy_control import BrightSide, Chain, GoalReach, Groups, Match, Reach, SparseReach
+from ._toy_control import BrightSide, Chain, GoalReach, Groups, Match, Reach, SparseReach, TwoWays
 from ._toy_sequence import Counter, Recall, Reversal
 from ._toy_tokens import Digits, Lookup
 
@@ -21,6 +21,7 @@ KINDS: Dict[str, Any] = {
     "continuous": Reach,
     "sparse_reach": SparseReach,
     "goal_reach": GoalReach,
+    "two_ways": TwoWays,
     "image": BrightSide,
     "dict": Groups,
     "token": Reversal,
@@ -47,13 +48,14 @@ class Config:
         0, "States (discrete), pixels per side (image), tokens (token), digits (digits); 0: the kind's own."
     )
     length: int = _option(0, "Steps of an episode; 0: the kind's own.", "steps")
-    dims: int = _option(2, "Axes (continuous, sparse_reach, goal_reach).")
+    dims: int = _option(2, "Axes (continuous, sparse_reach, goal_reach, two_ways).")
     vocabulary: int = _option(6, "Different tokens (token).")
     tool: bool = _option(True, "Whether a call of the tool has a result (tool).")
     lengths: List[int] = _option([5, 3, 8], "Steps of episode 0, 1, ... in turn (counter).", "steps")
     success_episodes: List[int] = _option([], "Episodes of each row that succeed (counter).")
     success_seeds: List[int] = _option([], "Seeds whose episode succeeds (counter).")
     success_length: int = _option(5, "Steps of an episode that succeeds (counter).", "steps")
+    right: float = _option(0.5, "Part of the expert's episodes that go to the goal (two_ways).")
     expert: bool = _option(
         False, "Observe what the best policy would do, as expert_action (all but counter)."
     )
