@@ -93,7 +93,10 @@ def batch_of(algorithm):
         # Whoever learns from an expert gets one that did what was done.
         executed = algorithm.policy.env_action(batch["action"].numpy())
         taught = torch.full(batch["valid"].shape, SOURCES.index("expert"), dtype=torch.uint8)
-        return batch | {f"obs/{EXPERT_ACTION}": torch.from_numpy(executed), "source": taught}
+        seen = dict.fromkeys(
+            (f"obs/{EXPERT_ACTION}", f"next_obs/{EXPERT_ACTION}"), torch.from_numpy(executed)
+        )
+        return batch | seen | {"source": taught}
     if algorithm.feed.group_size:
         return episode_batch(algorithm.policy)
     return chunk_batch(algorithm.policy, T=32, N=16)

@@ -176,6 +176,30 @@ class GoalReach(SparseReach):
         }
 
 
+class TwoWays(SparseReach):
+    """`SparseReach` whose expert goes to the goal in a part of its episodes, else as far the other way.
+
+    What is observed does not tell which: cloning it succeeds about as often, reward can do better.
+    """
+
+    LENGTH = 16
+
+    def __init__(self, config: Any, num_rows: int) -> None:
+        super().__init__(config, num_rows)
+        self.spec.name, self.right = "toy-two-ways", config.right
+        self.aim = self.array("aim", (config.dims,), np.float64)
+
+    def begin(self, rows: np.ndarray, options: Sequence[Any]) -> None:
+        super().begin(rows, options)
+        goes_right = draws(self.seed[rows], 1, 1) < self.right
+        mirrored = np.clip(2 * self.place[rows] - self.goal[rows], -1.0, 1.0)
+        self.aim[rows] = np.where(goes_right, self.goal[rows], mirrored)
+
+    def expert(self, rows: np.ndarray) -> np.ndarray:
+        away = (self.aim[rows] - self.place[rows]) / self.GAIN
+        return np.clip(away, -self.LIMIT, self.LIMIT)
+
+
 def goal_reached(place: np.ndarray, goal: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Reward and terminated [B] of `GoalReach` for places and goals [B, d]: `her_reward` of its recipe."""
     there = (np.abs(place - goal) < GoalReach.NEAR).all(1)

@@ -9,8 +9,12 @@ from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError
 
 from ._toy_base import Toy
+<<<<<<< HEAD
 from ._toy_control import BrightSide, Chain, GoalReach, Groups, Match, Reach, SparseReach
 from ._toy_lane import Lane
+=======
+from ._toy_control import BrightSide, Chain, GoalReach, Groups, Match, Reach, SparseReach, TwoWays
+>>>>>>> alg-offpolicy
 from ._toy_sequence import Counter, Recall, Reversal
 from ._toy_tokens import Digits, Lookup
 
@@ -22,7 +26,11 @@ KINDS: Dict[str, Any] = {
     "continuous": Reach,
     "sparse_reach": SparseReach,
     "goal_reach": GoalReach,
+<<<<<<< HEAD
     "lane": Lane,
+=======
+    "two_ways": TwoWays,
+>>>>>>> alg-offpolicy
     "image": BrightSide,
     "dict": Groups,
     "token": Reversal,
@@ -49,7 +57,7 @@ class Config:
         0, "States (discrete), pixels per side (image), tokens (token), digits (digits); 0: the kind's own."
     )
     length: int = _option(0, "Steps of an episode; 0: the kind's own.", "steps")
-    dims: int = _option(2, "Axes (continuous, sparse_reach, goal_reach).")
+    dims: int = _option(2, "Axes (continuous, sparse_reach, goal_reach, two_ways).")
     vocabulary: int = _option(6, "Different tokens (token).")
     confused: float = _option(0.0, "Share of episodes whose expert takes a word for the other one (digits).")
     tool: bool = _option(True, "Whether a call of the tool has a result (tool).")
@@ -57,6 +65,7 @@ class Config:
     success_episodes: List[int] = _option([], "Episodes of each row that succeed (counter).")
     success_seeds: List[int] = _option([], "Seeds whose episode succeeds (counter).")
     success_length: int = _option(5, "Steps of an episode that succeeds (counter).", "steps")
+    right: float = _option(0.5, "Part of the expert's episodes that go to the goal (two_ways).")
     expert: bool = _option(
         False, "Observe what the best policy would do, as expert_action (all but counter)."
     )

@@ -5,7 +5,6 @@ Each is an inference engine without weights, so that the actor does not know the
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -14,6 +13,7 @@ from rollbus_actor.engines.base import Forward
 from rollbus_core.rng import uniform
 from rollbus_core.version import Version
 from rollbus_policies.base import Act, Ask, PolicySpec
+from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import EXPERT_ACTION, EnvSpec
 
@@ -68,11 +68,5 @@ def random(spec: EnvSpec) -> Script:
 
 def function(name: str) -> Script:
     """``module:function`` of observations [B, ...] per key -> actions [B, ...]. Raises `ConfigError`."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--policy {name}: no module {error.name!r}; is it on PYTHONPATH?") from None
-    if not callable(found):
-        raise ConfigError(f"--policy {name}: {module} has no function {attribute!r}")
+    found = lookup.function(name, "--policy")
     return lambda obs, seeds: found(obs)

@@ -39,6 +39,20 @@ def find(package: str, name: str) -> Any:
     return _import("%s.%s" % (package, name), name)
 
 
+def function(name: str, key: str) -> Any:
+    """The function ``module:function`` that setting ``key`` names. Raises `ConfigError`."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        raise ConfigError("%s %s: no module %r; is it on PYTHONPATH?" % (key, name, error.name)) from None
+    except ValueError:
+        raise ConfigError("%s %r is no module:function" % (key, name)) from None
+    if not callable(found):
+        raise ConfigError("%s %s: %s has no function %r" % (key, name, module, attribute))
+    return found
+
+
 def _import(path: str, name: str) -> Any:
     try:
         return importlib.import_module(path)

@@ -40,7 +40,7 @@ class SlabReader:
         hindsight: Hindsight | None = None,
         *,
         sequences: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``n_step``: decisions of a transition; ``hindsight``: draws get other goals.
 
         ``sequences``: a draw gives the rows of its steps, whole.

@@ -6,14 +6,13 @@ episode, this one or a later one, as far as its chunk has it; the reward is comp
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rollbus_core.feed import Hindsight
 from rollbus_learner.gather_steps import Part, Target, end_of_stretch, put_following
+from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 
 
@@ -21,7 +20,7 @@ class Relabel:
     """Gives a part of the transitions of a draw another goal."""
 
     def __init__(self, settings: Hindsight) -> None:
-        self._settings, self._reward = settings, load_function(settings.reward)
+        self._settings, self._reward = settings, lookup.function(settings.reward, "algorithm.her_reward")
 
     def __call__(self, part: Part, target: Target, number: int) -> None:
         """Change columns of ``target`` at the places of ``part``; random by ``number``, that of the draw."""
@@ -56,19 +55,6 @@ class Relabel:
                     f"{len(goals)} goals; it must give one per row"
                 )
         return reward, terminated
-
-
-def load_function(name: str) -> Callable[..., Any]:
-    """The function ``module:function``. Raises `ConfigError`."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{name!r} is no module:function that can be imported: {error}") from None
-    if not callable(found):
-        raise ConfigError(f"{name!r} is no function")
-    result: Callable[..., Any] = found
-    return result
 
 
 def _check(columns: dict[str, np.ndarray], goal: str, achieved: str) -> None:

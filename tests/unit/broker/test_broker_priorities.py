@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from test_broker_replay_table import insert
 
-from rollbus_broker.store.checks import check_priorities
+from rollbus_broker.store.checks import priorities_of
 from rollbus_broker.store.priorities import SMALLEST, Priorities
 from rollbus_broker.store.replay_table import ReplayTable
 from rollbus_core.feed import TableConfig
@@ -96,7 +96,7 @@ def test_a_table_draws_by_what_it_was_told():
 )
 def test_priorities_that_are_none_are_refused(step, priority):
     with pytest.raises(WireError, match="priorities"):
-        check_priorities(Consumed("train", 1, [1, 0], 1, step, priority))
+        priorities_of(Consumed("train", 1, [1, 0], 1, step, priority))
 
 
 def test_updates_that_cannot_be_are_passed_over():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rollbus_envs import toy
+from rollbus_envs._toy_control import goal_reached
 from rollbus_wire.check import check_env
 from rollbus_wire.errors import ConfigError
 
@@ -199,3 +200,29 @@ def test_the_counter_succeeds_by_seed():
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         toy.make(toy.Config(**settings), 1)
+
+
+def test_goals_that_are_shown_apart_and_judged_by_their_function():
+    """The expert is there after eight steps; every step gives what `goal_reached` says of place and goal."""
+    env = make("goal_reach")
+    env.reset(ONE, np.array([3]), [])
+    total, terminated = 0.0, False
+    while not terminated:
+        step = env.step(ONE, env.expert(ONE).astype(np.float32), True)
+        reward, there = goal_reached(step.obs["place"], step.obs["goal"])
+        assert (reward == step.reward).all() and (there == step.terminated).all()
+        total, terminated = total + float(step.reward[0]), bool(step.terminated[0])
+    assert total == env.spec.optimal_return == -7.0
+
+
+@pytest.mark.parametrize(("right", "least", "most"), [(0.0, 0.0, 0.0), (0.5, 0.4, 0.6), (1.0, 1.0, 1.0)])
+def test_demonstrations_that_go_two_ways(right, least, most):
+    """The part that reaches the goal; the others end as far away on its other side, within the bounds."""
+    env = make("two_ways", 200, right=right)
+    rows = np.arange(200)
+    env.reset(rows, np.arange(200), [])
+    there = np.zeros(200, bool)
+    for _ in range(env.spec.time_limit):
+        there |= env.step(rows, env.expert(rows).astype(np.float32), True).terminated
+    assert least <= there.mean() <= most
+    assert (np.abs(env.place - env.goal)[~there] > 0.5).any(1).all()

@@ -383,7 +383,7 @@ def test_hindsight_gives_goals_that_the_episode_reached_later(tmp_path, depth):
     ("change", "match"),
     [
         ({"goal": "nothing"}, "'nothing' is no observation"),
-        ({"reward": "no.such:thing"}, "module:function"),
+        ({"reward": "no.such:thing"}, "no module"),
         ({"reward": f"{__name__}:torch"}, "no function"),
     ],
 )

@@ -101,7 +101,7 @@ def test_tables_are_opened_drawn_and_told_of_by_name(tmp_path):
 
 def test_what_was_executed_becomes_what_the_policy_scores(tmp_path):
     made, _, _ = streams({"demos": STEP}, tmp_path)
-    batch = made._with_action({"env_action": torch.tensor([[2.0], [-4.0]])})
+    batch = made._with_action({"env_action": torch.tensor([[2.0], [-4.0]]), "num_steps": torch.ones(2)})
     assert batch["action"].tolist() == [[1.0], [-2.0]]
     assert "action" not in made._with_action({"x": torch.zeros(1)})
 

@@ -86,14 +86,18 @@ def check_draw(message: Sample) -> None:
         )
 
 
-def check_priorities(message: Consumed) -> None:
-    """Raise `WireError` unless there is one number per step."""
+def priorities_of(message: Consumed) -> tuple[np.ndarray, np.ndarray] | None:
+    """(steps, priorities) [B], or None. Raises `WireError` unless there is one number per step."""
     step, priority = message.step, message.priority
-    fits = isinstance(step, np.ndarray) and isinstance(priority, np.ndarray) and step.shape == priority.shape
-    if not fits or step.ndim != 1 or step.dtype.kind != "i" or priority.dtype.kind != "f":
+    if step is None and priority is None:
+        return None
+    if not isinstance(step, np.ndarray) or not isinstance(priority, np.ndarray):
+        raise WireError("priorities come as two arrays, step and priority")
+    if step.shape != priority.shape or step.ndim != 1 or (step.dtype.kind, priority.dtype.kind) != ("i", "f"):
         raise WireError("priorities are floats [B] for integer steps [B]; these are not")
     if len(step) > MAX_DRAW:
         raise WireError(f"priorities of {len(step)} steps; at most {MAX_DRAW}")
+    return step, priority
 
 
 def check_room(num_waiting: int) -> None:

@@ -19,9 +19,9 @@ from rollbus_broker.store.checks import (
     check,
     check_counts,
     check_draw,
-    check_priorities,
     check_room,
     is_whole,
+    priorities_of,
 )
 from rollbus_broker.store.drop_log import DropLog
 from rollbus_broker.store.ledger import Ledger
@@ -292,10 +292,10 @@ class Store:
     def _consumed(self, envelope: Envelope, message: Consumed, now: float) -> None:
         table = self._table(message.table)
         check_counts(message.sequence, message.updates)
+        priorities = priorities_of(message)
         self.ledger.consumed(table, message.sequence, Version.of(message.version), message.updates)
-        if isinstance(table, ReplayTable) and message.step is not None:
-            check_priorities(message)
-            table.prioritise(message.step, message.priority)
+        if isinstance(table, ReplayTable) and priorities is not None:
+            table.prioritise(*priorities)
         self._changed = True
         self._answer(envelope, table_state(table, self.ledger.pool.table_bytes(table.name)))
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rollbus_learner.algorithm import Batch, Roles
+    from rollbus_policies.base import Policy
     from rollbus_wire.spec import EnvSpec
 
 needs = ("torch",)
@@ -60,7 +61,7 @@ class DSRL(sac.SAC):
         """Critics of observation and noise over its bound."""
         from rollbus_policies._critics import make_q
 
-        config, stack = self.config, self.policy.spec.frame_stack  # type: ignore[union-attr]
+        config, stack = self.config, cast("Policy", self.policy).spec.frame_stack
         return make_q(config, self.spec, config.num_critics, stack, layer_norm=config.critic_layer_norm)
 
     def sample(self, policy: nn.Module, batch: Batch, which: str) -> tuple[Tensor, Tensor]:

@@ -11,14 +11,14 @@ Where it differs from the paper and from cleanrl:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel
 
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import AlgorithmConfig, Loss, Progress, Role, Step
+from rollbus_learner.algorithm import Loss, Progress, Role, Step
 from rollbus_learner.algorithms._actor_critic import ActorCritic, ActorCriticConfig, values
 from rollbus_learner.algorithms._replay import observed
 
@@ -57,7 +57,7 @@ class Config(Entropy, ActorCriticConfig):
 class SAC(ActorCritic):
     """SAC with an ensemble of critics, their slow target and a temperature."""
 
-    def __init__(self, config: AlgorithmConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
+    def __init__(self, config: Any, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
         wanted = config.target_entropy
         self.target_entropy = -float(self.num_elements) if wanted == "auto" else float(wanted)
