@@ -9,12 +9,8 @@ from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError
 
 from ._toy_base import Toy
-<<<<<<< HEAD
-from ._toy_control import BrightSide, Chain, GoalReach, Groups, Match, Reach, SparseReach
-from ._toy_lane import Lane
-=======
 from ._toy_control import BrightSide, Chain, GoalReach, Groups, Match, Reach, SparseReach, TwoWays
->>>>>>> alg-offpolicy
+from ._toy_lane import Lane
 from ._toy_sequence import Counter, Recall, Reversal
 from ._toy_tokens import Digits, Lookup
 
@@ -26,11 +22,8 @@ KINDS: Dict[str, Any] = {
     "continuous": Reach,
     "sparse_reach": SparseReach,
     "goal_reach": GoalReach,
-<<<<<<< HEAD
     "lane": Lane,
-=======
     "two_ways": TwoWays,
->>>>>>> alg-offpolicy
     "image": BrightSide,
     "dict": Groups,
     "token": Reversal,
