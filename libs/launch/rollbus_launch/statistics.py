@@ -19,7 +19,7 @@ def wilson(successes: int, num: int) -> tuple[float, float]:
     rate, z2 = successes / num, _Z * _Z
     centre = (rate + z2 / (2 * num)) / (1 + z2 / num)
     half = _Z * math.sqrt(rate * (1 - rate) / num + z2 / (4 * num * num)) / (1 + z2 / num)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, centre - half) if successes else 0.0, min(1.0, centre + half) if successes < num else 1.0
 
 
 def paired_gain(

@@ -42,7 +42,7 @@ def refuse(tmp_path, monkeypatch):
         ("evaluation: {}\n", "did you mean 'eval'?"),
         ("algoritm: {gamma: 1}\n", "did you mean 'algorithm'?"),
         ("  xyzzy: 1\n", "r.yaml:5: unknown key 'algorithm.xyzzy' (value 1)"),
-        ("  tau: 1\n", "r.yaml:5: unknown key 'algorithm.tau' (value 1); it is a key of algorithm 'rlpd' and 'sac'"),
+        ("  expectile: 1\n", "r.yaml:5: unknown key 'algorithm.expectile' (value 1); it is a key of algorithm iql"),
         ("  num_steps: many\n", "r.yaml:5: algorithm.num_steps is 'many', must be an integer >= 1 in decisions"),
         ("  num_steps: 2.5\n", "must be an integer >= 1"),
         ("  num_steps: true\n", "algorithm.num_steps is True, must be an integer"),

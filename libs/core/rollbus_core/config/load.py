@@ -151,7 +151,7 @@ def _unknown_keys(
         if isinstance(value, dict) and not name:
             problems.append(f"{where}; sections are {', '.join(SECTIONS)}{hint(key, SECTIONS)}")
             continue
-        owners = " and ".join(map(repr, plugin_keys(section, name)))
+        owners = ", ".join(plugin_keys(section, name))
         advice = f"; it is a key of {section} {owners}" if owners else hint(key, valid)
         problems.append(f"{where} (value {value!r}){advice}")
 

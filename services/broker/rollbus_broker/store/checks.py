@@ -12,7 +12,7 @@ from rollbus_broker.store.pool import SlabPool
 from rollbus_broker.store.records import Chunk, TicketInfo
 from rollbus_core.columns import Layout
 from rollbus_core.weights.digests import digest
-from rollbus_wire.errors import LimitExceeded, MissingPackage, SpecError, WireError, short
+from rollbus_wire.errors import ConfigError, LimitExceeded, MissingPackage, SpecError, WireError, short
 from rollbus_wire.messages import Commit, Consumed, Sample
 
 _MAX_LAYOUTS = 4096
@@ -76,8 +76,10 @@ def check_counts(*values: int) -> None:
             raise WireError(f"{value} is no number of a delivery or update (0 to {MAX_COUNT})")
 
 
-def check_draw(message: Sample) -> None:
-    """Raise `WireError` for a draw that nobody could answer."""
+def check_draw(message: Sample, *, is_replay: bool) -> None:
+    """Raise `WireError` for a draw that nobody could answer, `ConfigError` for one of no steps."""
+    if is_replay and message.num_batches * message.batch_size < 1:
+        raise ConfigError(f"a draw from table {message.table!r} needs num_batches and batch_size >= 1")
     least = min(message.num_batches, message.batch_size, message.seed)
     if least < 0 or message.num_batches * message.batch_size > MAX_DRAW:
         raise WireError(

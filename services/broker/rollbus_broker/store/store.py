@@ -270,20 +270,16 @@ class Store:
 
     def _sample(self, envelope: Envelope, message: Sample, now: float) -> None:
         asked = (envelope.sender, envelope.id)
-        check_draw(message)
         check_room(self._waiting.num_samples)
-        samples = self._waiting.samples(message.table)
-        if any((w.envelope.sender, w.envelope.id) == asked for w in samples):
+        if any((w.envelope.sender, w.envelope.id) == asked for w in self._waiting.samples(message.table)):
             return
         if (answered := self._batches.get(asked)) is not None:
             self._answer(envelope, answered)
             return
         table = self.ledger.tables.get(message.table)
-        if isinstance(table, ReplayTable) and message.num_batches * message.batch_size < 1:
-            raise ConfigError(f"a draw from table {table.name!r} needs num_batches and batch_size >= 1")
+        check_draw(message, is_replay=isinstance(table, ReplayTable))
         if isinstance(table, QueueTable) and table.last_sample == asked:
-            chunks = table.delivery(table.delivered)
-            if chunks is not None:
+            if (chunks := table.delivery(table.delivered)) is not None:
                 self._answer(envelope, queue_batch(table, table.delivered, chunks, self.ledger.pool))
                 return
         self._waiting.add_sample(WaitingSample(envelope, message))
