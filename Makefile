@@ -41,8 +41,11 @@ quickstart: $(VENV)/.quickstart  ## install for the CPU, train CartPole, evaluat
 
 install: $(VENV)/.dev  ## .venv with everything for development
 
+# Paths of sockets are short (100 bytes), so the folder of the tests is, too.
 test: $(VENV)/.dev  ## all tests but the long ones
-	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile
+	@folder=$$(mktemp -d /tmp/rb.XXXX); \
+	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --basetemp $$folder; \
+	code=$$?; rm -rf $$folder; exit $$code
 
 test-long: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m long --timeout 1800
