@@ -15,6 +15,7 @@ def test_recurrent_state_follows_its_slice(rollbus: Runner) -> None:
     run = rollbus.folder / "run"
     process = rollbus.start(
         "train", MEMORY, "run.total_steps=100000000", "env.num_slices=4", "eval.every_steps=0",
+        "stop_when.eval_return=null",
         "algorithm.max_lag=0", "run.audit=true", "--run-dir", str(run),
     )  # fmt: skip
     wait_for_steps(rollbus, run, 8000, process)

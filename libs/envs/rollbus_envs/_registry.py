@@ -37,7 +37,7 @@ def before_making(config: Any) -> None:
         import mujoco
     except ModuleNotFoundError:
         return  # making the environment says so, with what to install
-    if mujoco.get_mju_user_warning() is None:
+    if hasattr(mujoco, "get_mju_user_warning") and mujoco.get_mju_user_warning() is None:
         mujoco.set_mju_user_warning(lru_cache(64)(logging.getLogger("mujoco").warning))
 
 

@@ -33,7 +33,14 @@ def _main(argv: Sequence[str] | None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands.all_commands():
         command.add_parser(subparsers)
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help()
+        return 2
     arguments, rest = parser.parse_known_args(argv)
+    folders = [token for token in rest if "=" not in token and not token.startswith("-")]
+    if getattr(arguments, "run_dir", "") is None and len(folders) == 1:  # it may stand after an option, too
+        arguments.run_dir = folders[0]
+        rest.remove(folders[0])
     settings = [token for token in rest if "=" in token and not token.startswith("-")]
     if settings != rest or (rest and not hasattr(arguments, "overrides")):
         subparsers.choices[arguments.command].error(f"unrecognized arguments: {' '.join(rest)}")

@@ -8,13 +8,14 @@ from typing import Any
 
 from rollbus_core.paths import RunPaths
 from rollbus_launch.records import read_lines
+from rollbus_wire.errors import ConfigError
 
 
 def compare_rows(runs: Sequence[RunPaths]) -> list[dict[str, Any]]:
     """One row per run: its last evaluation with interval, steps, speed and lag."""
     rows = []
     for paths in runs:
-        summary = json.loads(paths.summary.read_text()) if paths.summary.exists() else {}
+        summary = _summary(paths)
         evaluations = read_lines(paths.evaluations)
         last = evaluations[-1] if evaluations else {}
         best = max((e["mean_return"] for e in evaluations), default=None)
@@ -33,3 +34,15 @@ def compare_rows(runs: Sequence[RunPaths]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _summary(paths: RunPaths) -> dict[str, Any]:
+    """What the run came to; empty while it runs."""
+    if not paths.summary.exists():
+        return {}
+    try:
+        return dict(json.loads(paths.summary.read_text()))
+    except ValueError as error:
+        raise ConfigError(
+            f"{paths.summary} is damaged: {error}; remove it to compare the run without it"
+        ) from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,8 +78,6 @@ def _tried(policy: str, algorithm: str, action: str, spec: EnvSpec) -> Pair:
 
 def _misfit(policy_name: str, algorithm_name: str, settings: dict[str, Any], spec: EnvSpec) -> str:
     """Why the pair cannot be built; "": it can."""
-    from rollbus_policies import base
-
     plugin = lookup.find(ALGORITHMS, algorithm_name)
     try:
         policy_config = lookup.find(POLICIES, policy_name).Config(name=policy_name, **settings)
@@ -89,11 +88,20 @@ def _misfit(policy_name: str, algorithm_name: str, settings: dict[str, Any], spe
         return reason
     feed = next(iter(config.feeds(num_envs=16, num_slices=2, deterministic=False).values()))
     try:
-        policy = base.make(policy_config, spec, critic="value" in config.requires)
+        policy = _policy(policy_config.model_dump_json(), policy_name, spec.name, "value" in config.requires)
         plugin.make(config, spec, policy, feed.offered(policy_config.offers)).roles()
     except RollbusError as error:
         return str(error)
     return ""
+
+
+@lru_cache(256)
+def _policy(config: str, name: str, task: str, critic: bool) -> Any:
+    """A policy is built once for all algorithms; none of them changes it."""
+    from rollbus_policies import base
+
+    settings = lookup.find(POLICIES, name).Config.model_validate_json(config)
+    return base.make(settings, SPECS[task], critic=critic)
 
 
 def table(found: list[Pair]) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 ENDLESS = 1 << 50
 _QUIET: dict[str, dict[str, Any]] = {
     "run": {"total_steps": ENDLESS, "wall_limit_s": 0.0, "audit": False, "resume": "never"},
-    "eval": {"every_steps": 0},
+    "eval": {"every_steps": 0, "every_updates": 0, "start_return": None},
+    "stop_when": {"eval_return": None, "episodes": 0},
     "checkpoint": {"every_steps": 0, "every_s": 0.0},
     "broker": {"http": ""},
 }

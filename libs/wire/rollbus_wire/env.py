@@ -193,6 +193,8 @@ def as_env(env_or_factory: Any, num_rows: int = 1) -> Env:
                 "run_env(lambda: MyEnv(), ..., num_rows=%d)" % (num_rows, num_rows)
             )
         return Rows([env_or_factory])
+    if num_rows < 1:
+        raise SpecError("num_rows is %r; at least 1" % (num_rows,))
     if not callable(env_or_factory):
         raise SpecError("a %s is neither an environment nor a function that makes one" % type(env_or_factory))
     first = env_or_factory()

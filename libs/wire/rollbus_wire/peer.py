@@ -292,11 +292,13 @@ def run_env(
     env = as_env(env_or_factory, num_rows)
     try:
         with _stop_signals() as signalled:
-            session_ended = False
+            first, session_ended = True, False
             while not session_ended:
                 session_ended = _session(
-                    env, endpoint, name, run, lambda: signalled() or (stop is not None and stop()), identity
-                )
+                    env, endpoint, name, run, lambda: signalled() or (stop is not None and stop()), identity,
+                    first=first,
+                )  # fmt: skip
+                first = False
     except KeyboardInterrupt:
         log.info("interrupted")
     finally:
@@ -304,8 +306,9 @@ def run_env(
 
 
 def _session(
-    env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool], key: Optional[Key]
-) -> bool:
+    env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool], key: Optional[Key], *,
+    first: bool,
+) -> bool:  # fmt: skip
     """One connection to a hub; whether it is the last one."""
     link = ZmqLink.connect(endpoint, run, key=key, max_frame_bytes=_most_bytes(env))
     peer = Peer(env, link, name)
@@ -325,6 +328,8 @@ def _session(
                 reason = "dials in again"
                 if peer.welcome:
                     log.warning("nothing heard of %s for %.1f s: dial in again", endpoint, patience_s)
+                elif first and not peer.forgotten:
+                    log.warning("no hub answers at %s yet; it is dialled until one does", endpoint)
                 if peer.forgotten:
                     time.sleep(_POLL_S)
                 return False

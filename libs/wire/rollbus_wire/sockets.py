@@ -96,6 +96,8 @@ def dealer(
     that the key's file does. Without one, tcp beyond loopback raises `AccessDenied`.
     """
     address, server = split_key(endpoint)
+    if "://" not in address:
+        raise WireError("address %r has no scheme; give tcp://HOST:PORT or ipc://PATH" % endpoint)
     socket = context.socket(zmq.DEALER)
     _configure(socket, max_frame_bytes)
     if identity:

@@ -50,7 +50,8 @@ def test_a_killed_process_comes_back(launcher: LocalLauncher) -> None:
     poll_until(
         launcher, lambda: launcher.ps()[0]["restarts"] == 1 and launcher.ps()[0]["pid"] not in (None, pid)
     )
-    assert launcher.ended == [("actor-0", "actor-0 ended by signal SIGKILL")]
+    again = "actor-0 starts again in 0.2 s (1 of 2 restarts)"
+    assert launcher.ended == [("actor-0", f"actor-0 ended by signal SIGKILL\n{again}")]
 
 
 def test_the_budget_ends_and_the_reason_is_told(launcher: LocalLauncher) -> None:

@@ -307,6 +307,14 @@ def _kernels() -> Iterator[tuple[str, str]]:
         yield "ROLLBUS_KERNELS", f"is {asked!r} in the environment; one of: {', '.join(known)}"
 
 
+def _is_default(recipe: Recipe, key: str) -> bool:
+    """Whether ``key`` was set to what it is anyway."""
+    section, _, name = key.partition(".")
+    settings = getattr(recipe, section)
+    field = type(settings).model_fields[name]
+    return bool(getattr(settings, name) == field.get_default(call_default_factory=True))
+
+
 def _without_effect(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str]]:
     env, evaluation, stop = recipe.env, recipe.eval, recipe.stop_when
     placed = f"env.placement is {env.placement}"
@@ -322,5 +330,5 @@ def _without_effect(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str
         ("stop_when.episodes", stop.eval_return is not None, "stop_when.eval_return is not set; set it"),
     )
     for key, has_effect, reason in rules:
-        if origins.get(key, DEFAULT) != DEFAULT and not has_effect:
+        if origins.get(key, DEFAULT) != DEFAULT and not has_effect and not _is_default(recipe, key):
             yield key, f"has no effect, because {reason} or remove this key"

@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollbus_core.checkpoints import listed
 from rollbus_core.config.load import Resolved, load_resolved
 from rollbus_core.config.models import MAX_SEED
 from rollbus_core.datasets.files import replace, to_json
 from rollbus_launch.control import run_paths
+from rollbus_launch.resuming import settings_of
 from rollbus_launch.session import newest_checkpoint
 from rollbus_launch.tables import add_json_flag, show
 from rollbus_wire.errors import ConfigError
@@ -44,13 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.overrides.insert(0, arguments.run_dir)
         arguments.run_dir = None
     paths = run_paths(arguments.run_dir)
-    resolved = load_resolved(paths.config, arguments.overrides)
-    settings = _settings(arguments, resolved)
     checkpoint = (
         paths.checkpoints / arguments.checkpoint if arguments.checkpoint else newest_checkpoint(paths)
     )
     if not checkpoint.exists():
-        raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
+        names = ", ".join(path.name for path in listed(paths.checkpoints))
+        known = f"there are {names}" if names else "the run has saved no checkpoint yet"
+        raise ConfigError(f"{checkpoint} does not exist; {known}")
+    resolved = load_resolved(settings_of(checkpoint, paths), arguments.overrides)
+    settings = _settings(arguments, resolved)
     result = evaluate(checkpoint.resolve(), resolved, settings).to_data()
     if arguments.out:
         replace(arguments.out, to_json(result))

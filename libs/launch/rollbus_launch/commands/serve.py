@@ -65,7 +65,8 @@ def end(code: int) -> NoReturn:
 
 def _settle_config(paths: RunPaths, config: Path | None) -> None:
     """Write the run folder's resolved config if it has none; the first one that has it does."""
-    if config is None:
+    if config is None and not paths.config.exists():
+        print(f"waits for {paths.config}, which a service started with --config writes", file=sys.stderr)
         deadline = time.monotonic() + CONFIG_WAIT_S
         while not paths.config.exists() and time.monotonic() < deadline:
             time.sleep(0.1)

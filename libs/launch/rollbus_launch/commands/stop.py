@@ -8,6 +8,7 @@ from typing import Any
 
 from rollbus_core.paths import remove_dead
 from rollbus_launch.control import Control, run_paths
+from rollbus_launch.tables import add_json_flag, show
 from rollbus_wire.errors import DeadlineExceeded
 
 
@@ -16,6 +17,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("stop", help="end a run in order", description=__doc__)
     parser.add_argument("run_dir", nargs="?", help="default: runs/latest")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait for the end")
+    add_json_flag(parser)
     parser.set_defaults(run=run)
 
 
@@ -29,7 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"the run is still active after {arguments.timeout:.0f} s; see rollbus ps")
         time.sleep(0.1)
-    print(f"stopped: {paths.root}")
+    if arguments.json:
+        show([{"stopped": str(paths.root)}], as_json=True)
+    else:
+        print(f"stopped: {paths.root}")
     return 0
 
 

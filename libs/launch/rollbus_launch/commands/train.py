@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import signal
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from rollbus_core.config.load import Resolved, load, load_resolved
+from rollbus_core.config.load import load
 from rollbus_core.cores import num_cores
 from rollbus_core.paths import RunPaths, remove_dead
-from rollbus_launch import auto_layout, environments
+from rollbus_launch import auto_layout, environments, resuming
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, write_summary
@@ -33,8 +35,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train once, or once per seed."""
+    told = sys.stderr if arguments.json else sys.stdout
     if not arguments.seeds:
-        summary, paths = train(arguments.recipe, arguments.overrides, arguments.run_dir)
+        summary, paths = train(arguments.recipe, arguments.overrides, arguments.run_dir, told=told)
         if arguments.json:
             show([summary | {"run_dir": str(paths.root)}], as_json=True)
         return 130 if summary["stopped_by"] == "interrupt" else 0
@@ -43,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     all_paths = []
     for seed in seeds:
         overrides = [*arguments.overrides, f"run.seed={seed}"]
-        summary, paths = train(arguments.recipe, overrides, root / f"seed-{seed}")
+        summary, paths = train(arguments.recipe, overrides, root / f"seed-{seed}", told=told)
         all_paths.append(paths)
         if summary["stopped_by"] == "interrupt":
             return 130
@@ -51,22 +54,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dict[str, Any], RunPaths]:
-    """One run; its summary and its paths."""
+def train(
+    recipe: Path, overrides: list[str], run_dir: Path | None, *, told: TextIO = sys.stdout
+) -> tuple[dict[str, Any], RunPaths]:
+    """One run; its summary and its paths. Where everything is goes to ``told``."""
     started = time.monotonic()
     resolved = load(recipe, overrides)
     choice = auto_layout.choose(resolved, num_cores())
     chosen = load(recipe, [*overrides, *choice.overrides]) if choice.overrides else resolved
     name = resolved.recipe.run.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     paths = RunPaths(run_dir or Path("runs") / name)
-    _refuse_another_policy(resolved, paths)
+    notes = resuming.before(resolved, paths)
     remove_dead()
     if (paths.runtime / "alive").exists():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
     check_data(chosen)
     paths.create()
     try:
-        session = _run_session(chosen, paths, recipe.stem, choice.reason)
+        session = _run_session(chosen, paths, recipe.stem, [choice.reason, *notes])
         auto_layout.remember(resolved, session.costs)
     finally:
         remove_dead()
@@ -76,28 +81,11 @@ def train(recipe: Path, overrides: list[str], run_dir: Path | None) -> tuple[dic
         stopped_by=session.stopped_by,
         run=resolved.recipe.run,
     )
-    _say_where(paths, summary)
+    _say_where(paths, summary, told)
     return summary, paths
 
 
-def _refuse_another_policy(resolved: Resolved, paths: RunPaths) -> None:
-    """What a run would go on from must have been made by the same policy."""
-    saved = paths.checkpoints / "last" / "config.yaml"
-    if resolved.recipe.run.resume == "never" or not saved.exists():
-        return
-    before = load_resolved(saved).recipe
-    for section in ("policy", "algorithm"):
-        old, new = getattr(before, section), getattr(resolved.recipe, section)
-        names = {"name"} if section == "algorithm" else set(dict(old)) | set(dict(new))
-        for key in sorted(names):
-            if getattr(old, key, None) != getattr(new, key, None):
-                raise ConfigError(
-                    f"{section}.{key} is {getattr(new, key, None)!r}, but the checkpoint to go on from has "
-                    f"{getattr(old, key, None)!r} ({paths.root}); use another --run-dir, or run.resume=never"
-                )
-
-
-def _run_session(resolved: Any, paths: RunPaths, title: str, reason: str) -> Session:
+def _run_session(resolved: Any, paths: RunPaths, title: str, notes: list[str]) -> Session:
     paths.require_shared_memory(2 * resolved.recipe.broker.slab_bytes)
     with paths.alive():
         paths.config.write_text(resolved.to_yaml())
@@ -108,16 +96,27 @@ def _run_session(resolved: Any, paths: RunPaths, title: str, reason: str) -> Ses
             for feed in resolved.feeds.values():
                 if feed.summary:
                     display.note(feed.summary)
-            if reason:
-                display.note(reason)
-            last = paths.checkpoints / "last"
-            if last.exists() and resolved.recipe.run.resume != "never":
-                display.note(f"goes on from checkpoint {last.resolve().name} (run.resume=never begins anew)")
+            for note in filter(None, [*notes, *_awaited(resolved.recipe)]):
+                display.note(note)
             session = Session(resolved, paths, display)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, session.request_stop)
             session.run()
     return session
+
+
+def _awaited(recipe: Any) -> list[str]:
+    """Where environments must dial in before anything happens."""
+    if recipe.env.placement != "dial_in":
+        return []
+    places = {"training": (recipe.env.listen, recipe.env.num_envs)}
+    if recipe.eval.every_steps or recipe.eval.every_updates:
+        places["evaluation"] = (recipe.eval.listen, recipe.eval.num_envs)
+    return [
+        f"{what} waits for {rows} rows of environments that dial in at {listen or 'its ipc:// address'} "
+        "(run_env, docs/environments.md)"
+        for what, (listen, rows) in places.items()
+    ]
 
 
 def check_data(resolved: Any) -> None:
@@ -147,18 +146,24 @@ def _point_latest(paths: RunPaths) -> None:
         latest.symlink_to(paths.root)
 
 
-def _say_where(paths: RunPaths, summary: dict[str, Any]) -> None:
+def _say_where(paths: RunPaths, summary: dict[str, Any], told: TextIO) -> None:
     checkpoint = newest_checkpoint(paths)
     drawn = draw_curve([paths], paths.curve)
     lines = {
         "checkpoint": checkpoint if checkpoint.exists() else "- (none was saved)",
-        "curve": paths.curve if drawn else "- (no episode has ended, or rollbus[records] is not installed)",
-        "dashboard": f"tensorboard --logdir {paths.tensorboard}",
+        "curve": paths.curve if drawn else f"- ({_why_no_curve()})",
+        "dashboard": f"tensorboard --logdir {paths.tensorboard}" if paths.tensorboard.exists() else "-",
         "summary": paths.summary,
     }
     steps = summary.get("env_steps", 0)
     done = f"{steps:,} steps" if steps else f"{summary.get('updates', 0):,} updates"
     speed = f", {summary.get('env_steps_per_s') or 0:,.0f} steps/s while training" if steps else ""
-    print(f"{done} in {summary['wall_s']:.1f} s{speed}, ended by {summary['stopped_by']}")
+    print(f"{done} in {summary['wall_s']:.1f} s{speed}, ended by {summary['stopped_by']}", file=told)
     for label, value in lines.items():
-        print(f"{label:>11}: {value}")
+        print(f"{label:>11}: {value}", file=told)
+
+
+def _why_no_curve() -> str:
+    if importlib.util.find_spec("matplotlib") is None:
+        return "matplotlib is not installed; pip install matplotlib"
+    return "no episode has ended"

@@ -149,6 +149,9 @@ class LocalLauncher:
             reason += (
                 f"\n{entry.spec.name} is not started again; the others go on (rollbus scale replaces it)"
             )
+        if wait_s is not None:
+            used = f"{entry.budget.num_restarts} of {entry.budget.limit} restarts"
+            reason += f"\n{entry.spec.name} starts again in {wait_s:.1f} s ({used})"
         self._on_exit(entry.spec, pid or 0, reason)
         if wait_s is not None:
             entry.start_at = now + wait_s

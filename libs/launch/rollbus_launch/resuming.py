@@ -1,0 +1,72 @@
+"""What `rollbus train` says and refuses when it goes on from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.checkpoints import newest_whole, read_manifest
+from rollbus_core.config.load import Resolved, load_resolved
+from rollbus_core.config.models import EnvConfig
+from rollbus_core.paths import RunPaths
+from rollbus_wire.errors import CheckpointError, ConfigError
+
+#: Sections that say how a run is run, not what is learned.
+_HOW = frozenset({"run", "deploy", "broker", "checkpoint", "eval", "stop_when"})
+
+
+def before(resolved: Resolved, paths: RunPaths) -> list[str]:
+    """Lines for people on what the run goes on from; empty if it begins anew.
+
+    Raises `ConfigError` if the checkpoint is of another task, policy or algorithm.
+    """
+    if resolved.recipe.run.resume == "never" or not (paths.checkpoints / "last").exists():
+        return []
+    try:
+        checkpoint, problems = newest_whole(paths.checkpoints)
+    except CheckpointError:
+        return []  # the learner says what is wrong with each
+    saved = checkpoint / "config.yaml"
+    changes = list(_changes(load_resolved(saved).recipe, resolved.recipe)) if saved.exists() else []
+    for key, old, new in changes:
+        if _is_identity(key, resolved.recipe):
+            raise ConfigError(
+                f"{key} is {new!r}, but the checkpoint to go on from has {old!r} ({checkpoint}); use another "
+                "--run-dir, or run.resume=never"
+            )
+    lines = [f"passed over: {problem}" for problem in problems]
+    run, there = resolved.recipe.run, read_manifest(checkpoint, verify=False)
+    if there["env_steps"] >= run.total_steps:
+        steps = f"{there['env_steps']:,} of run.total_steps {run.total_steps:,} steps"
+        lines.append(f"it is at its end already, at {steps}: nothing is trained")
+    lines.append(f"goes on from checkpoint {checkpoint.name} (run.resume=never begins anew)")
+    told = [f"{key} {new!r} (was {old!r})" for key, old, new in changes]
+    return lines + ([f"with other settings: {', '.join(told)}"] if told else [])
+
+
+def _changes(old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(key, old value, new value) of what differs in the sections that say what is learned."""
+    for section in type(new).model_fields:
+        before, after = getattr(old, section), getattr(new, section)
+        if section in _HOW or before == after:
+            continue
+        for key in sorted(set(dict(before)) | set(dict(after))):
+            values = getattr(before, key, None), getattr(after, key, None)
+            if values[0] != values[1]:
+                yield f"{section}.{key}", *values
+
+
+def _is_identity(key: str, recipe: Any) -> bool:
+    """Whether a run with another value of ``key`` is another run: its task, its policy, its algorithm."""
+    section, _, name = key.partition(".")
+    if section == "env":
+        shared = set(EnvConfig.model_fields) - {"name", "frame_stack", "action_repeat"}
+        return name not in shared
+    return section == "policy" or key == "algorithm.name"
+
+
+def settings_of(checkpoint: Path, paths: RunPaths) -> Path:
+    """The configuration that ``checkpoint`` was made with; that of the run, where it holds none."""
+    own = checkpoint / "config.yaml"
+    return own if own.exists() else paths.config
