@@ -294,10 +294,8 @@ def run_env(
         with _stop_signals() as signalled:
             first, session_ended = True, False
             while not session_ended:
-                session_ended = _session(
-                    env, endpoint, name, run, lambda: signalled() or (stop is not None and stop()), identity,
-                    first=first,
-                )  # fmt: skip
+                ends = lambda: signalled() or (stop is not None and stop())  # noqa: E731
+                session_ended = _session(env, endpoint, name, run, ends, identity, first=first)
                 first = False
     except KeyboardInterrupt:
         log.info("interrupted")

@@ -153,7 +153,7 @@ def test_overrides(refuse, override):
         (["deploy.processes=[broker, hub+hub, actor, learner]"], "names 'hub' 2 times"),
         (["deploy.processes=[broker, hub, actor, learner, learners]"], "unknown service 'learners'; services are broker, hub, actor, learner, evaluator, source; did you mean 'learner'?"),
         (["broker.lost_after_s=0.6"], "less than two heartbeats"),
-        (["env.workers=2"], "command line: env.workers: has no effect, because env.placement is inline"),
+        (["env.workers=3"], "command line: env.workers: has no effect, because env.placement is inline"),
         (["env.listen=tcp://127.0.0.1:5555"], "env.listen: has no effect"),
         (["env.listen=tcp://127.0.0.1:5555", "env.placement=workers"], "env.listen: has no effect"),
         (["eval.listen=tcp://127.0.0.1:5555"], "eval.listen: has no effect"),
