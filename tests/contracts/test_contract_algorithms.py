@@ -41,8 +41,8 @@ pytestmark = pytest.mark.parametrize("name", NAMES)
 
 def config_of(name):
     config = lookup.find(PACKAGE, name).Config
-    groups = {"num_groups": 2, "group_size": 8} if "group_size" in config.model_fields else {}
-    return config(learning_rate=3e-3, **groups)
+    small = {"num_groups": 2, "group_size": 8, "num_proposals": 2}
+    return config(learning_rate=3e-3, **{k: v for k, v in small.items() if k in config.model_fields})
 
 
 def algorithm_of(name) -> Algorithm:
