@@ -53,6 +53,14 @@ class Table(nn.Module):
         pass
 
 
+class Peaked(Table):
+    """Says that each decision has an entropy of 2 nats."""
+
+    def forward(self, batch, want):
+        found = super().forward(batch, want)
+        return found | {"entropy": torch.full_like(found["log_prob"], 2.0)}
+
+
 def batch_of(actions, scores, **columns):
     """One decision per row [1, N]: completions [N, L], their rewards [N]."""
     actions = torch.tensor(actions)[None]
@@ -186,6 +194,27 @@ def test_dapo_samples_on_while_groups_are_uniform_and_not_for_ever():
     metrics = algorithm.label(one, {"policy": algorithm.policy}, NOW)
     assert metrics["groups_learned"] == 1 and metrics["groups_uniform"] == 1
     assert one["valid"].tolist() == [[True, True, False, False]]
+
+
+def test_dapo_tells_what_it_resampled_and_who_paid_for_length():
+    """Three groups of two where two were wanted; of the learned rows those with 3 of 3 tokens pay."""
+    algorithm = built("dapo", soft_tokens=1)
+    batch = batch_of(ENDS + ENDS[:2], [1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    metrics = algorithm.label(batch, {"policy": algorithm.policy}, NOW)
+    assert metrics["groups_resampled"] == 1
+    assert metrics["overlong"] == pytest.approx(sum(n == 3 for n in LENGTHS + LENGTHS[:2]) / 6)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_entropy_bonus_pushes_away_from_what_is_certain(name):
+    """With all scores alike only the bonus is left: minus its weight times the mean entropy per token."""
+    algorithm = built(name, entropy_coef=0.1)
+    policy = algorithm.policy = Peaked()
+    batch = batch_of(ENDS, [1.0, 0.0, 0.0, 1.0])
+    algorithm.label(batch, {"policy": policy}, NOW)
+    part = {**batch, "obs/prompt": batch["obs/prompt"][:1]}
+    total, count = algorithm.loss({"policy": policy}, part).terms["entropy_loss"]
+    assert float(total.detach()) == pytest.approx(-0.1 * 2.0 * 4) and int(count) == sum(LENGTHS)
 
 
 def test_reinforce_pp_rewards_the_last_token_and_whitens_over_the_update():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from rollbus_learner.algorithm import Batch
+    from rollbus_learner.algorithm import Batch, Progress, Roles
     from rollbus_learner.algorithms._episodes import Episodes
     from rollbus_wire.spec import EnvSpec
 else:
@@ -49,11 +49,24 @@ class DAPO(GRPO):
 
     config: Config
 
+    def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
+        """Tells also the groups beyond ``num_groups``, and the share of episodes that pay for length."""
+        metrics = super().label(batch, roles, progress)
+        rows = batch["valid"].any(0)
+        beyond = rows.numel() // self.config.group_size - self.config.num_groups
+        pays = (self.cost(batch) < 0) & rows
+        share = float(pays.sum()) / max(1, int(rows.sum()))
+        return metrics | {"groups_resampled": float(max(0, beyond)), "overlong": share}
+
     def scored(self, batch: Batch, episodes: Episodes) -> Tensor:
+        return episodes.score + self.cost(batch)
+
+    def cost(self, batch: Batch) -> Tensor:
+        """What each row's episode pays for its length, float32 [N]."""
         from rollbus_learner.algorithms import _episodes
 
         longest = batch["token_mask"].shape[0] * batch["token_mask"].shape[2]
-        return episodes.score + overlong(_episodes.lengths(batch), longest, self.config.soft_tokens)
+        return overlong(_episodes.lengths(batch), longest, self.config.soft_tokens)
 
     def keeps(self, score: Tensor) -> Tensor:
         return differ(score)

@@ -4,7 +4,7 @@ The policy gradient ``-A_t log pi`` with ``A_t = rho_t (r_t + g X_t - V_t)``, X 
 and a value that follows V-trace's targets vs; both correct for actors that run ahead of the learner, by
 ratios of learner and actor that are clipped at ``rho_clip`` and ``c_clip``. Where it differs from the paper:
 - the targets of an update are computed once, with the weights it begins with, not per minibatch;
-- Adam in place of RMSProp; advantages are normalised over the update unless ``normalise_advantage: false``;
+- Adam in place of RMSProp; ``normalise_advantage``, off, divides by the deviation over the update;
 - where an episode was truncated, the value of its final observation is the bootstrap.
 """
 
@@ -40,6 +40,7 @@ class Config(OnPolicyConfig):
     minibatches: int = option(1, "Minibatches of one epoch.", ge=1)
     max_lag: int = option(4, "Updates that actors may run ahead of the learner.", "updates", ge=0)
     gae_lambda: float = option(1.0, "Trace decay, a factor of c.", ge=0, le=1)
+    normalise_advantage: bool = option(False, "Advantages of an update get mean 0 and deviation 1.")
     rho_clip: float = option(1.0, "Limit of the ratio in the targets and in the gradient.", gt=0)
     c_clip: float = option(1.0, "Limit of the ratio that carries targets back in time.", gt=0)
 
