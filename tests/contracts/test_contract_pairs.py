@@ -124,6 +124,7 @@ class Pair:
                 one |= {f"obs/{key}": value[0], f"next_obs/{key}": value[1]}
             one["final_slot"] = torch.zeros(ROWS, dtype=torch.int32)
             one |= self.taught(torch.ones(ROWS, dtype=torch.uint8))
+            one["label"] = torch.arange(ROWS, dtype=torch.int8) % 3 - 1
             others = {f"{s}/{name}": column for s in self.streams for name, column in one.items()}
             return one | others
         lead = (1, ROWS)

@@ -163,6 +163,7 @@ class DataSource(Section):
     keys: dict[str, str] = option({}, "Observation -> feature, where it is not observation.<name>.")
     episodes: int = option(0, "Use only the first so many episodes; 0: all.", "episodes", ge=0)
     successful_only: bool = option(False, "Use only episodes that succeeded.")
+    labels: str = option("", "Folder of labels that `rollbus label` has made of it; empty: none.")
 
 
 class DataConfig(Section):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollbus_core.lazy import lazy_import
+from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,16 @@ def with_state(batch: Batch, policy: Any, burn_in: int, prefix: str = "") -> Non
     batch[f"{prefix}state"] = torch.zeros(valid.shape[1], policy.spec.state_size, device=valid.device)
     early = torch.arange(len(valid), device=valid.device)[:, None] < burn_in
     batch[f"{prefix}valid"] = valid & ~(early & ~start[0])
+
+
+def labels_of(batch: Batch, algorithm: str) -> torch.Tensor:
+    """The column of labels: 1 good, 0 poor, -1 not known. Raises `ConfigError` where data has none."""
+    if "label" not in batch:
+        raise ConfigError(
+            f"algorithm.name: {algorithm} learns from labels, but the data has none; make them with rollbus "
+            "label and name their folder in data.sources (labels)"
+        )
+    return batch["label"]
 
 
 def join(batch: Batch, further: Batch, feed: Feed) -> None:

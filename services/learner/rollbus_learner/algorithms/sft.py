@@ -21,7 +21,7 @@ from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step, of_stream
-from rollbus_learner.algorithms._cloning import with_state
+from rollbus_learner.algorithms._cloning import labels_of, with_state
 from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Config(AlgorithmConfig):
     burn_in: int = option(
         8, "Recurrent policies: decisions that do not count where the state is not known.", "decisions", ge=0
     )
+
+    only_good: bool = option(False, "Learn only from decisions that the data's labels call good.")
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Uniform draws of demonstrated decisions."""
@@ -128,6 +130,10 @@ class SFT(Algorithm):
     def loss(self, roles: Roles, batch: Batch) -> Loss:
         """Mean over valid decisions."""
         from rollbus_learner import masked
+
+        if self.config.only_good:
+            good = labels_of(batch, self.config.name) > 0
+            batch = {**batch, "valid": good & batch["valid"] if "valid" in batch else good}
 
         if self._want == "cloning_loss":
             # It takes what was executed, in the environment's units.
