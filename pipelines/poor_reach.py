@@ -1,4 +1,4 @@
-"""A poor policy for the toy sparse_reach: three of ten moves are the expert's, the others go anywhere."""
+"""A poor policy for the toy sparse_reach: a third of its moves are the expert's, the others go anywhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from rollbus_core.rng import uniform
 
-SKILL, LIMIT, STRIDE = 0.3, 2.0, 0.05
+SKILL, LIMIT, STRIDE = 0.34, 2.0, 0.05
 
 
 def act(obs: Mapping[str, np.ndarray]) -> np.ndarray:

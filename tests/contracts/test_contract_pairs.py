@@ -141,7 +141,8 @@ class Pair:
         }  # fmt: skip
         if self.state is not None:
             batch["state"] = torch.from_numpy(self.state)
-        return batch
+        one = self.columns((ROWS,)) | {f"obs/{key}": value[0] for key, value in tensors.items()}
+        return batch | {f"{s}/{name}": column for s in self.streams for name, column in one.items()}
 
     def lead(self):
         """Log-prob of the better half over the rest."""

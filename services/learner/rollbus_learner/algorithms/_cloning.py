@@ -40,6 +40,21 @@ def labels_of(batch: Batch, algorithm: str) -> torch.Tensor:
     return batch["label"]
 
 
+def wanted_loss(policy: Any) -> str:
+    """What to ask ``policy`` for: "cloning_loss" where it has one of its own, else "log_prob"."""
+    offers = getattr(getattr(policy, "config", None), "offers", ())
+    return "cloning_loss" if "cloning_loss" in offers else "log_prob"
+
+
+def cloning_loss(policy: Any, batch: Batch, want: str) -> torch.Tensor:
+    """[...] for what was executed in ``batch``, with gradient; ``want`` is that of `wanted_loss`."""
+    if want == "cloning_loss":
+        # It takes what was executed, in the environment's units.
+        batch = {**batch, "action": batch["env_action"]}
+    found: torch.Tensor = policy(batch, (want,))[want]
+    return found if want == "cloning_loss" else -found
+
+
 def join(batch: Batch, further: Batch, feed: Feed) -> None:
     """Minibatch k of ``batch`` becomes minibatch k of both; columns that only one has are left out.
 
