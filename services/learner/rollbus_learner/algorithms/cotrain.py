@@ -1,9 +1,9 @@
 """Co-training: PPO and cloning of demonstrations at once, on the same network.
 
 The loss of each minibatch is PPO's plus ``sft_weight`` times that of cloning as many demonstrated decisions
-as ``demo_batch`` says, so that what was shown is not forgotten where rewards are rare (DAPG, 1709.10087, without
-its decay). Demonstrations are a stream of their own and enter no ratio. The cloning loss is the policy's own
-where it has one, as in `sft`.
+as ``demo_batch`` says, so that what was shown is not forgotten where rewards are rare (DAPG, 1709.10087, but
+with a constant weight). Demonstrations are a stream of their own and enter no ratio. The cloning loss is the
+policy's own where it has one, as in `sft`.
 """
 
 from __future__ import annotations
