@@ -72,7 +72,7 @@ class CoTraining(ppo.PPO):
         if demos:
             shown = cloning_loss(roles["policy"], demos, self._want)
             total, count = masked.total(shown, masked.valid_mask(demos))
-            found.terms["sft_loss"] = (self.config.sft_weight * total, count)
+            found.terms["sft_loss"] = (cast("Config", self.config).sft_weight * total, count)
         return found
 
 
