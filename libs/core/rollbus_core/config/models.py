@@ -113,6 +113,10 @@ class LearnerConfig(Section):
         "samples",
         ge=0,
     )
+    reward_function: str = option(
+        "", "module:function whose reward is added to the environment's, see docs/algorithms.md; empty: none."
+    )
+    reward_weight: float = option(1.0, "Weight of learner.reward_function.")
     gap_limit: float = option(
         0.0,
         "Stop if the mean |log-prob difference| of actor and learner at equal version exceeds this; "
