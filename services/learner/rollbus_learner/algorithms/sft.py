@@ -22,6 +22,7 @@ from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step, of_stream
 from rollbus_learner.algorithms._cloning import cloning_loss, labels_of, wanted_loss, with_state
+from rollbus_learner.algorithms._lora import adapt, merged
 from rollbus_learner.averaging import average_of, averaging_rate, follow
 from rollbus_wire.errors import ConfigError
 
@@ -64,6 +65,11 @@ class Config(AlgorithmConfig):
         0.0, "Decay per gradient step of an average of the weights that acts, is evaluated and exported; "
         "0: none.", ge=0, lt=1,
     )  # fmt: skip
+    lora_rank: int = option(
+        0,
+        "Train low-rank adapters of this rank in the attention blocks and nothing else (peft); 0: all.",
+        ge=0,
+    )
     only_good: bool = option(False, "Learn only from decisions that the data's labels call good.")
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
@@ -100,6 +106,8 @@ class SFT(Algorithm):
                 "Config.offers), and no other may: it learns from sequences"
             )
         self._want = wanted_loss(policy)
+        if config.lora_rank:
+            adapt(policy, config.lora_rank)
         self._average: Role | None = None
         self._num_steps = 0
 
@@ -171,7 +179,8 @@ class SFT(Algorithm):
 
     def publish(self, roles: Roles) -> dict[str, Tensor]:
         """The policy, or its average; actors need no critic."""
-        tensors = roles["average" if self.config.ema else "policy"].state_dict()
+        acts = roles["average" if self.config.ema else "policy"]
+        tensors = merged(acts) if self.config.lora_rank else acts.state_dict()
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("critic.")}
 
 
