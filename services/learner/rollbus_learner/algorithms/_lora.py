@@ -28,8 +28,8 @@ def adapt(policy: nn.Module, rank: int) -> None:
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=_TARGETS), policy)
     except ValueError:
         raise ConfigError(
-            f"algorithm.lora_rank: {rank}: a {type(policy).__name__} has no attention blocks; use transformer, "
-            "act, diffusion or flow, or set lora_rank: 0"
+            f"algorithm.lora_rank: {rank}: a {type(policy).__name__} has no attention blocks; use "
+            "transformer, act, diffusion or flow, or set lora_rank: 0"
         ) from None
     for name, parameter in policy.named_parameters():
         parameter.requires_grad_("lora_" in name)
