@@ -37,11 +37,11 @@ def adapt(policy: nn.Module, rank: int) -> None:
 
 def merged(policy: nn.Module) -> dict[str, Tensor]:
     """The tensors of ``policy`` under the names that it had before `adapt`, adapters added in."""
-    from peft.tuners.lora import LoraLayer
+    from peft.tuners.lora import Linear
 
     added: dict[str, Any] = {
         f"{name}.base_layer.weight": module.get_delta_weight("default").detach()
-        for name, module in policy.named_modules() if isinstance(module, LoraLayer)
+        for name, module in policy.named_modules() if isinstance(module, Linear)
     }  # fmt: skip
     return {
         name.replace(".base_layer.", "."): value + added[name] if name in added else value
