@@ -63,6 +63,12 @@ fuzz: $(VENV)/.dev  ## search for inputs that raise: TARGET=codec RUNS=1000000
 bench: $(VENV)/.dev  ## all benchmarks, into benchmarks/baselines; half an hour of a calm machine
 	$(BIN)/python benchmarks/all.py
 
+curves: $(VENV)/.dev  ## learning curves of recipes, into docs/results; at most 3.5 hours, goes on where it was cut
+	$(BIN)/python benchmarks/curves.py
+
+curves-smoke: $(VENV)/.dev  ## the same with a few updates each, minutes
+	$(BIN)/python benchmarks/curves.py --smoke --minutes 10 --out runs/curves-smoke
+
 format: $(VENV)/.dev  ## format and regenerate docs
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -72,4 +78,4 @@ format: $(VENV)/.dev  ## format and regenerate docs
 clean:  ## remove .venv and caches; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help quickstart install test test-long fuzz bench check format clean
+.PHONY: help quickstart install test test-long fuzz bench curves curves-smoke check format clean

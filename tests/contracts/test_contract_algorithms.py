@@ -34,6 +34,7 @@ POLICIES = (
     (flow.Config(**SMALL, steps=3), SPEC),
     (flow.Config(**SMALL, sampler="flow_noise", bound="tanh"), SPEC),
     (flow.Config(**SMALL, steer=True), SPEC),
+    (mlp.Config(hidden=[32], head="tanh_gaussian", condition="label"), SPEC),
 )
 
 pytestmark = pytest.mark.parametrize("name", NAMES)
@@ -96,7 +97,8 @@ def batch_of(algorithm):
         seen = dict.fromkeys(
             (f"obs/{EXPERT_ACTION}", f"next_obs/{EXPERT_ACTION}"), torch.from_numpy(executed)
         )
-        return batch | seen | {"source": taught}
+        good = torch.ones(batch["valid"].shape, dtype=torch.int8)
+        return batch | seen | {"source": taught, "label": good}
     if algorithm.feed.group_size:
         return episode_batch(algorithm.policy)
     return chunk_batch(algorithm.policy, T=32, N=16)

@@ -124,6 +124,7 @@ class Pair:
                 one |= {f"obs/{key}": value[0], f"next_obs/{key}": value[1]}
             one["final_slot"] = torch.zeros(ROWS, dtype=torch.int32)
             one |= self.taught(torch.ones(ROWS, dtype=torch.uint8))
+            one["label"] = torch.arange(ROWS, dtype=torch.int8) % 3 - 1
             others = {f"{s}/{name}": column for s in self.streams for name, column in one.items()}
             return one | others
         lead = (1, ROWS)
@@ -140,7 +141,8 @@ class Pair:
         }  # fmt: skip
         if self.state is not None:
             batch["state"] = torch.from_numpy(self.state)
-        return batch
+        one = self.columns((ROWS,)) | {f"obs/{key}": value[0] for key, value in tensors.items()}
+        return batch | {f"{s}/{name}": column for s in self.streams for name, column in one.items()}
 
     def lead(self):
         """Log-prob of the better half over the rest."""

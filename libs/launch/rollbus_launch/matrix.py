@@ -35,7 +35,7 @@ SPECS = {
 VARIANTS: tuple[dict[str, Any], ...] = (
     {}, {"head": "tanh_gaussian"}, {"head": "deterministic"}, {"head": "q_values"},
     {"execute": 1, "chunk": 1}, {"steer": True},
-    {"sampler": "flow_noise"},
+    {"sampler": "flow_noise"}, {"condition": "label"},
 )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ class ActPolicy(ActorCritic):
         if hasattr(self, "latent"):
             centre, log_var = self.latent(unit, valid)
             latent = centre + (0.5 * log_var).exp() * torch.randn_like(centre)
-            mean = self.head(self.raw(self._features(of_batch(batch), latent), apply))[0]
+            mean = self.head(self.raw(self._features(self.told(of_batch(batch)), latent), apply))[0]
             divergence = -0.5 * (1.0 + log_var - centre**2 - log_var.exp()).sum(-1)
         distance = mean_over((mean.reshape(unit.shape) - unit).abs().mean(-1), valid)
         return (distance + self.config.kl_weight * divergence).reshape(params[0].shape[:-1])

@@ -135,6 +135,11 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
         description="Which steps of a sampled chain add noise and are scored; one: a step drawn per row; "
         "what later steps owe to the parameters is then left out of the gradient.",
     )
+    guidance: float = Field(
+        1.0,
+        ge=0,
+        description="With condition: label: how far beyond the unconditional action to go when acting.",
+    )
     normalise_obs: bool = Field(
         False, description="Normalise observations by running statistics; images are divided by 255 always."
     )

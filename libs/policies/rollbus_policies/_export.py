@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rollbus_policies._condition import CONDITION
 from rollbus_policies.base import Ask
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ArraySpec, EnvSpec
@@ -38,7 +39,7 @@ class Deployed(nn.Module):
         #: Name -> (dtype, shape per row).
         self.inputs: dict[str, tuple[str, tuple[int, ...]]] = {}
         frames = () if policy.spec.frame_stack == 1 else (policy.spec.frame_stack,)
-        for key in policy.keys:
+        for key in (key for key in policy.keys if key != CONDITION):
             array: ArraySpec = spec.observation[key]
             self.inputs[f"obs/{key}"] = (array.dtype, (*frames, *array.shape))
         if policy.spec.state_size:

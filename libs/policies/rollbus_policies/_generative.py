@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rollbus_core import rng
 from rollbus_policies._bounds import Bounds
+from rollbus_policies._condition import CONDITION, UNKNOWN
 from rollbus_policies._config import GenerativeConfig
 from rollbus_policies._context import Context, ContextCritic, Expert, pooled
 from rollbus_policies._critics import ValueNet
@@ -34,6 +35,18 @@ from rollbus_wire.spec import EnvSpec
 #: Streams of a row's random numbers beside those of its steps.
 _OF_INDEX = 1 << 32
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Guided(NamedTuple):
+    """Contexts without and with the label."""
+
+    without: Any
+    told: Any
+
+
+def _plain(context: Any) -> Any:
+    """The context of the label alone."""
+    return context.told if isinstance(context, Guided) else context
 
 
 class Generative(Observing):
@@ -62,7 +75,7 @@ class Generative(Observing):
             action=("float32", (width,)), frame_stack=frame_stack, chunk=chunk, execute=config.num_executed,
             action_size=size, noise=width - 1, generative=True, no_trunk="its chain of steps runs in torch",
         )  # fmt: skip
-        if "log_prob" not in config.lacks():
+        if "log_prob" not in config.lacks() and config.guidance == 1.0:  # guidance has another density
             self.spec.extras |= {"log_prob": ("float32", several), "entropy": ("float32", ())}
         sizes = {"width": config.width, "num_heads": config.num_heads}
         self.context = Context(env, self.keys, frame_stack, layers=config.layers, **sizes)
@@ -99,7 +112,18 @@ class Generative(Observing):
 
     def denoised(self, x: Tensor, time: Tensor, context: Any) -> Tensor:
         """What the network gives for ``x`` [B, C, A] with the noise of ``time`` [B]: [B, C, num_out]."""
+        if isinstance(context, Guided):
+            without, told = (self.denoised(x, time, each) for each in (context.without, context.told))
+            return without + self.config.guidance * (told - without)
         return exact(self.output, self.expert.noised(context, x, time))
+
+    def _guided(self, obs: dict[str, Tensor]) -> Any:
+        """The context of ``obs``, or two for guidance (2207.12598): with the label and without."""
+        told = self.context(obs, self.normaliser)
+        if CONDITION not in self.keys or self.config.guidance == 1.0:
+            return told
+        without = {key: value for key, value in obs.items() if key != CONDITION}
+        return Guided(self.context(self.told(without, UNKNOWN), self.normaliser), told)
 
     def move(self, x: Tensor, step: int, context: Any, seeds: np.ndarray, noisy: Tensor) -> Tensor:
         """The state behind ``x`` [B, C, A], with each row's own noise where ``noisy`` bool [B]."""
@@ -124,7 +148,7 @@ class Generative(Observing):
         """Decide for B rows; see `rollbus_policies.base.Policy.act`."""
         device, num = self.output.weight.device, len(seeds)
         observed = self.observed(obs, ask.want, device)
-        context = self.context(observed, self.normaliser)
+        context = self._guided(observed)
         noise = rng.normal(seeds, math.prod(self._shape)) if ask.noise is None else ask.noise
         start = to_tensor(np.ascontiguousarray(noise, np.float32), device).reshape(num, *self._shape)
         index = self._drawn_index(seeds)
@@ -140,7 +164,7 @@ class Generative(Observing):
         "chain_log_prob" is [..., n, k, A]: of each element of the n steps that add noise, unmasked.
         """
         self.check_wanted(want)
-        obs, lead = self.flattened(of_batch(batch))
+        obs, lead = self.flattened(self.told(of_batch(batch)))
         context = self.context(obs, self.normaliser)
         result: dict[str, Tensor] = {}
         if "log_prob" in want or "entropy" in want:
@@ -164,7 +188,7 @@ class Generative(Observing):
         if "value" in want:
             result["value"] = self._value(obs, context)
         if "features" in want:
-            result["features"] = pooled(*context)
+            result["features"] = pooled(*_plain(context))
         return {name: value.reshape(*lead, *value.shape[1:]) for name, value in result.items()}
 
     def clean(self, action: Tensor) -> Tensor:
@@ -198,9 +222,9 @@ class Generative(Observing):
 
         A steered policy makes its own ``noise``.
         """
-        context = self.context(obs, self.normaliser)
+        context = self._guided(self.told(dict(obs)))
         if noise is None:
-            noise = self.steer.mode(pooled(*context)).unsqueeze(1).expand(-1, *self._shape)
+            noise = self.steer.mode(pooled(*_plain(context))).unsqueeze(1).expand(-1, *self._shape)
         x, quiet = noise, torch.zeros(noise.shape[0], dtype=torch.bool, device=noise.device)
         for step in range(self._states - 1):
             x, _ = self.transition(x, torch.full_like(quiet, step, dtype=torch.int64), context, quiet)
@@ -214,7 +238,7 @@ class Generative(Observing):
         if self.config.steer:
             if ask.noise is None:
                 modes = [ask.mode] * num if isinstance(ask.mode, str) else ask.mode
-                steered = self.steer.start(pooled(*context), [*modes], seeds)
+                steered = self.steer.start(pooled(*_plain(context)), [*modes], seeds)
                 start = steered.unsqueeze(1).expand(start.shape)
             return self._chain(context, start, index, np.zeros(num, bool), seeds)
         chain = self._chain(context, start, index, sampled, seeds)
@@ -336,4 +360,6 @@ class Generative(Observing):
     def _value(self, obs: Mapping[str, Tensor], context: Any) -> Tensor:
         self.need_critic()
         critic: Any = self.critic
-        return critic(obs, self.normaliser) if self.config.critic == "own" else critic(pooled(*context))
+        return (
+            critic(obs, self.normaliser) if self.config.critic == "own" else critic(pooled(*_plain(context)))
+        )

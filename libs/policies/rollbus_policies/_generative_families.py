@@ -52,7 +52,7 @@ class FlowPolicy(Generative):
         result = super().forward(batch, rest)
         if "velocity" in want:
             x, time = batch["x"], batch["time"]
-            context = self.context(self.flattened(of_batch(batch))[0], self.normaliser)
+            context = self.context(self.flattened(self.told(of_batch(batch)))[0], self.normaliser)
             flat = x.reshape(-1, *self._shape), time.reshape(-1)
             result["velocity"] = self.velocity(*flat, context)[0].reshape(x.shape)
         return result

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rollbus_policies._condition import CONDITION, GOOD
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import group_keys, is_vector, to_tensor
 from rollbus_policies.base import Mode, PolicySpec
@@ -63,7 +64,17 @@ class Observing(nn.Module):
         keys: Iterable[str] = self.keys
         if "value" in want and self.critic_keys:
             keys = {*self.keys, *self.critic_keys}
-        return {key: to_tensor(obs[key], device) for key in keys}
+        found = {key: to_tensor(obs[key], device) for key in keys if key != CONDITION}
+        return self.told(found)
+
+    def told(self, obs: dict[str, Tensor], label: int = GOOD) -> dict[str, Tensor]:
+        """``obs`` [..., ...] with ``label``, if the policy is told one and there is none."""
+        if CONDITION not in self.keys or CONDITION in obs:
+            return obs
+        key = next(key for key in self.keys if key != CONDITION)
+        lead = obs[key].shape[: obs[key].ndim - len(self._env.observation[key].shape)]
+        value = torch.full(lead, label, dtype=torch.int64, device=obs[key].device)
+        return {**obs, CONDITION: value}
 
     def flattened(self, obs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.Size]:
         """The observations that are read, with leading dimensions made one, and these dimensions."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rollbus_policies._condition import CONDITION
 from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._executed import executed
 from rollbus_policies._heads import ChunkHead, Head, make_head
@@ -50,7 +51,11 @@ class ActorCritic(Observing):
             execute=config.num_executed,
             action_size=env.action.size,
             noise=self.head.num_noise,
-            no_trunk="" if self.head.has_sampler else "its action chunks are sampled in torch",
+            no_trunk="its action chunks are sampled in torch"
+            if not self.head.has_sampler
+            else "it is told a label (policy.condition)"
+            if CONDITION in self.keys
+            else "",
         )
 
     def build_output(self, num_features: int) -> None:
@@ -133,7 +138,7 @@ class ActorCritic(Observing):
         "sample" also gives "sample_log_prob" and "squashed", the sample in [-1, 1] units.
         """
         self.check_wanted(want)
-        obs = of_batch(batch)
+        obs = self.told(of_batch(batch))
         features, _ = self._encoded(obs, batch.get("state"), batch.get("start"))
         result: dict[str, Tensor] = {}
         if set(want) - {"value", "features"}:
@@ -181,7 +186,7 @@ class ActorCritic(Observing):
         self, obs: Mapping[str, Tensor], state: Tensor | None, noise: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """(what is executed for rows ``obs`` [B, ...] in mode "mode", state), in torch alone."""
-        features, after = self.encode(obs, state, None)
+        features, after = self.encode(self.told(dict(obs)), state, None)
         return self.head.executed(self.head.mode(self.head(self.raw(features, exact)))), after
 
     # --- acting outside of `act`, for engines -----------------------------------------------------
@@ -190,6 +195,8 @@ class ActorCritic(Observing):
         """Everything deterministic of `act` as data, with the critic's value if ``value``."""
         if value:
             self.need_critic()
+        if CONDITION in self.keys:
+            raise SpecError(self.spec.no_trunk)
         trunk = Trunk(self.state_dict(keep_vars=True))
         keys = {*self.keys, *(self.critic_keys if value else [])}
         obs = {

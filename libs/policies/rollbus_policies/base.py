@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,11 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "mlp"
+    condition: Literal["none", "label"] = Field(
+        "none",
+        description="label: the policy is told whether a decision was labelled good (rollbus label), and "
+        "acts as if the next one were. Needed by recap and steam.",
+    )
     #: What policies of this family can do: "log_prob", "entropy", "value", "sample", "cloning_loss",
     #: "deterministic", "q_values", "steering"; "recurrent": it has a state and learns from sequences.
     offers: ClassVar[frozenset[str]] = frozenset()
@@ -148,8 +153,9 @@ def make(config: Any, spec: Any, *, critic: bool, frame_stack: int = 1) -> Any:
 
     ``critic``: with its value function (learner), or without (actors that record no values).
     """
+    from rollbus_policies._condition import with_condition
     from rollbus_wire import lookup
 
-    return lookup.find("rollbus_policies", config.name).make(
-        config, spec, critic=critic, frame_stack=frame_stack
-    )
+    module = lookup.find("rollbus_policies", config.name)
+    told = with_condition(spec) if getattr(config, "condition", "none") == "label" else spec
+    return module.make(config, told, critic=critic, frame_stack=frame_stack)

@@ -39,6 +39,9 @@ class AlgorithmConfig(BaseModel):
     #: It must offer one of these, too.
     requires_one_of: ClassVar[frozenset[str]] = frozenset()
 
+    #: Whether it learns from labels of a data set, which the policy is told (`policy.condition`).
+    needs_label: ClassVar[bool] = False
+
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """What actors record and what one update consumes; no torch."""
         raise NotImplementedError

@@ -25,6 +25,7 @@ from rollbus_learner.audit import Audit
 from rollbus_learner.checkpoint import Checkpoints
 from rollbus_learner.environments import follow
 from rollbus_learner.loop import NonFiniteLoss
+from rollbus_learner.rewards import RewardSource
 from rollbus_learner.schedule import Due, RecentReturn, Shares
 from rollbus_learner.streams import Streams
 from rollbus_learner.trainer import Trainer, check_gap, dump
@@ -68,7 +69,7 @@ class Learner(Service):
         self.trainer = Trainer(
             algorithm, feeds, device=device, seed=recipe.run.seed, total_steps=recipe.run.total_steps,
             total_updates=recipe.run.total_updates, precision=recipe.learner.precision,
-            micro_batch=recipe.learner.micro_batch,
+            micro_batch=recipe.learner.micro_batch, reward=_reward_source(recipe.learner),
         )  # fmt: skip
         self.checkpoints = Checkpoints(paths.checkpoints, recipe.checkpoint.keep, paths.config)
         self.streams = Streams(
@@ -374,6 +375,13 @@ class Learner(Service):
             self._announce(path, final=True)
             self.log.info("finished", env_steps=counters.env_steps, updates=counters.updates)
         self.state = "stopped"
+
+
+def _reward_source(config: Any) -> RewardSource | None:
+    """The recipe's own reward, if it has one."""
+    if not config.reward_function:
+        return None
+    return RewardSource(config.reward_function, config.reward_weight)
 
 
 def sequences(batches: Mapping[str, Batch]) -> dict[str, int]:

@@ -54,7 +54,7 @@ def test_key_of_a_dataclass_plugin_keeps_meaning_and_unit(resolved):
 
 def test_section_and_everything(resolved):
     keys = [row["key"] for row in explain("policy", resolved)]
-    assert keys == ["policy.name", "policy.width", "policy.tag"]
+    assert keys == ["policy.name", "policy.condition", "policy.width", "policy.tag"]
     every = [row["key"] for row in explain("", resolved)]
     assert every == list(resolved.origins)
 

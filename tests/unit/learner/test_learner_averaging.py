@@ -23,3 +23,26 @@ def test_an_average_follows_and_is_not_trained():
     follow(role.module, module, 0.25)
     assert role.module.weight.item() == pytest.approx(1.5) and role.module.running_mean.item() == 7.0
     assert module.weight.item() == 3.0
+
+
+def test_cloning_publishes_the_average_by_hand():
+    from rollbus_learner.algorithms import sft
+    from rollbus_policies import base, mlp
+    from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
+
+    action = ActionSpec("continuous", (1,), low=[-1.0], high=[1.0])
+    spec = EnvSpec("e", {"obs": ArraySpec("float32", (2,))}, action)
+    config = sft.Config(ema=0.5, validation=0)
+    policy = base.make(mlp.Config(hidden=[2]), spec, critic=False)
+    feed = config.feed(num_envs=1, num_slices=1, deterministic=False)
+    algorithm = sft.make(config, spec, policy, feed)
+    roles = {name: role.module for name, role in algorithm.roles().items()}
+    assert set(roles) == {"policy", "average"} and roles["average"] is not policy
+    with torch.no_grad():
+        policy.output.bias.fill_(1.0)
+        roles["average"].output.bias.fill_(0.0)
+    # Rates: 1 - min(0.5, 2 / 11), then 1 - min(0.5, 3 / 12).
+    for left in (2 / 11, 2 / 11 * 3 / 12):
+        algorithm.after_step(roles, "policy", {})
+        assert float(algorithm.publish(roles)["output.bias"]) == pytest.approx(1 - left)
+    assert algorithm.state() == {"num_steps": 2}

@@ -164,6 +164,9 @@ def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def misfits(policy: Any, algorithm: Any) -> Iterator[str]:
     """Why a policy with these settings cannot be trained by an algorithm with these."""
     offers, requires, lacks = policy.offers, algorithm.requires, policy.lacks()
+    if algorithm.needs_label and policy.condition != "label":
+        told = "needs a policy that is told the label; set policy.condition: label"
+        yield f"algorithm {algorithm.name!r} {told}"
     for name in sorted(requires & offers & set(lacks)):
         yield f"algorithm {algorithm.name!r} needs {CAPABILITIES.get(name, name)} ({name}); {lacks[name]}"
     missing = sorted(requires - offers)

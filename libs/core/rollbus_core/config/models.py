@@ -113,6 +113,10 @@ class LearnerConfig(Section):
         "samples",
         ge=0,
     )
+    reward_function: str = option(
+        "", "module:function whose reward is added to the environment's, see docs/algorithms.md; empty: none."
+    )
+    reward_weight: float = option(1.0, "Weight of learner.reward_function.")
     gap_limit: float = option(
         0.0,
         "Stop if the mean |log-prob difference| of actor and learner at equal version exceeds this; "
@@ -163,6 +167,7 @@ class DataSource(Section):
     keys: dict[str, str] = option({}, "Observation -> feature, where it is not observation.<name>.")
     episodes: int = option(0, "Use only the first so many episodes; 0: all.", "episodes", ge=0)
     successful_only: bool = option(False, "Use only episodes that succeeded.")
+    labels: str = option("", "Folder of labels that `rollbus label` has made of it; empty: none.")
 
 
 class DataConfig(Section):

@@ -32,6 +32,8 @@ class Episode:
     seed: int = -1
     #: What was asked for, in words.
     task: str = ""
+    #: int8 [T]: 1 good, 0 poor, -1 not known; None: nobody labelled it.
+    label: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.reward)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from rollbus_core.config.models import DataConfig, DataSource
+from rollbus_core.datasets.episode import Episode
 from rollbus_core.datasets.features import without_expert
 from rollbus_core.datasets.fit import FittedDataset
+from rollbus_core.datasets.labels import read_labels
 from rollbus_core.datasets.reader import Dataset, EpisodeInfo
 from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_core.rng import mix
@@ -33,6 +35,14 @@ class Part:
     def num_steps(self) -> int:
         """Decisions of all its episodes."""
         return sum(episode.length for episode in self.episodes)
+
+    def read(self, spec: EnvSpec, indices: list[int]) -> Iterator[tuple[int, Episode]]:
+        """(index, episode) of ``indices``, in order, with their labels."""
+        labels = read_labels(Path(self.source.labels), self.dataset) if self.source.labels else None
+        for index, episode in self.fitted(spec).episodes(indices, indices[0]):
+            if labels is not None:
+                episode.label = labels.of(index, len(episode))
+            yield index, episode
 
     def fitted(self, spec: EnvSpec) -> FittedDataset:
         """The data set as ``spec`` wants it. Raises `ConfigError`."""

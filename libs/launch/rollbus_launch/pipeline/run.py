@@ -74,7 +74,7 @@ class Runner:
         found = {wanted: self.finished[wanted] for wanted in stage.inputs()}
         began, commands = time.monotonic(), stage.commands(out, found, self.pipeline.deterministic)
         for command in commands:
-            _call(name, command)
+            call(name, command)
         artefact = Artefact(
             stage=name, kind=stage.kind, makes=stage.makes, key=key, content=stage.content(out),
             folder=str(out), inputs=self._inputs(stage), identity=self._identity(stage),
@@ -130,7 +130,7 @@ class Runner:
             temporary.replace(link)
 
 
-def _call(stage: str, command: list[str]) -> None:
+def call(stage: str, command: list[str]) -> None:
     """Run ``rollbus`` with these arguments, its output on stderr; it ends when this process does."""
     arguments = [sys.executable, "-m", "rollbus_launch", *command]
     done = subprocess.run(arguments, stdout=sys.stderr, preexec_fn=end_with_parent)

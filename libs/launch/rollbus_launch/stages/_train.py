@@ -36,7 +36,7 @@ class TrainStage(Stage):
 
     def _overrides(self, folders: Mapping[str, str], deterministic: bool) -> list[str]:
         """The recipe's settings with ``folders`` (stage -> folder) where they belong."""
-        labels = Path(folders[self.labels]).stem if self.labels else ""
+        labels = folders[self.labels] if self.labels else ""
         given = [*self.set, *data_overrides({name: folders[name] for name in self.data}, labels)]
         if self.start_from:
             given.append(f"run.start_from={folders[self.start_from]}")

@@ -20,11 +20,12 @@ from rollbus_wire.spec import EnvSpec
 
 
 def data_layout(
-    spec: EnvSpec, num_decisions: int, frame_stack: int, chunk: int = 1, *, returns: bool = False
-) -> Layout:
+    spec: EnvSpec, num_decisions: int, frame_stack: int, chunk: int = 1, *, returns: bool = False,
+    labelled: bool = False,
+) -> Layout:  # fmt: skip
     """The cell of T decisions of one row, with the ``chunk`` actions that follow each.
 
-    ``returns``: with the column ``return_to_go``.
+    ``returns``: with the column ``return_to_go``; ``labelled``: with ``label``.
     """
     several = (chunk,) if chunk > 1 else ()
     columns = chunk_columns(
@@ -37,6 +38,8 @@ def data_layout(
         named["action_valid"] = ("bool", (num_decisions, 1, chunk))
     if returns:
         named["return_to_go"] = ("float32", (num_decisions, 1))
+    if labelled:
+        named["label"] = ("int8", (num_decisions, 1))
     return Layout.build(
         named, num_decisions=num_decisions, num_rows=1, num_finals=1, num_history=frame_stack - 1
     )
@@ -90,6 +93,8 @@ class Segment:
         views["source"][at, 0] = episode.source[here]
         views["episode"][at, 0] = self.number
         views["step"][at, 0] = np.arange(self.begin, self.end)
+        if "label" in views:
+            views["label"][at, 0] = -1 if episode.label is None else episode.label[here]
         views["last_step"][:] = 0 if self.is_last else self.end
         if self.is_last:
             self._end(views)

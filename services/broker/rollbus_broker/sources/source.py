@@ -82,13 +82,7 @@ class Source(Service):
             _Table(
                 table,
                 feed := feeds[table],
-                data_layout(
-                    self.spec,
-                    feed.num_decisions,
-                    frame_stack,
-                    chunk,
-                    returns=feed.return_discount is not None,
-                ),
+                self._layout(feed, found, frame_stack, chunk),
                 found,
             )
             for table, found in tables.items()
@@ -99,6 +93,13 @@ class Source(Service):
         self._segment: Segment | None = None
         self._asked_members = False
         self.num_steps = 0
+
+    def _layout(self, feed: Feed, parts: list[Part], frame_stack: int, chunk: int) -> Layout:
+        labelled = any(part.source.labels for part in parts)
+        return data_layout(
+            self.spec, feed.num_decisions, frame_stack, chunk, returns=feed.return_discount is not None,
+            labelled=labelled,
+        )  # fmt: skip
 
     def start(self, poller: Poller) -> None:
         super().start(poller)
@@ -150,7 +151,7 @@ class Source(Service):
             if not left:
                 continue
             wanted = [episode.index for episode in left]
-            for index, episode in part.fitted(self.spec).episodes(wanted, left[0].index):
+            for index, episode in part.read(self.spec, wanted):
                 number = part.number << DATASET_SHIFT | index
                 feed = table.feed
                 for segment in segments(episode, number, feed.num_decisions, feed.return_discount):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollbus_core.lazy import lazy_import
+from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,31 @@ def with_state(batch: Batch, policy: Any, burn_in: int, prefix: str = "") -> Non
     batch[f"{prefix}state"] = torch.zeros(valid.shape[1], policy.spec.state_size, device=valid.device)
     early = torch.arange(len(valid), device=valid.device)[:, None] < burn_in
     batch[f"{prefix}valid"] = valid & ~(early & ~start[0])
+
+
+def labels_of(batch: Batch, algorithm: str) -> torch.Tensor:
+    """The column of labels: 1 good, 0 poor, -1 not known. Raises `ConfigError` where data has none."""
+    if "label" not in batch:
+        raise ConfigError(
+            f"algorithm.name: {algorithm} learns from labels, but the data has none; make them with rollbus "
+            "label and name their folder in data.sources (labels)"
+        )
+    return batch["label"]
+
+
+def wanted_loss(policy: Any) -> str:
+    """What to ask ``policy`` for: "cloning_loss" where it has one of its own, else "log_prob"."""
+    offers = getattr(getattr(policy, "config", None), "offers", ())
+    return "cloning_loss" if "cloning_loss" in offers else "log_prob"
+
+
+def cloning_loss(policy: Any, batch: Batch, want: str) -> torch.Tensor:
+    """[...] for what was executed in ``batch``, with gradient; ``want`` is that of `wanted_loss`."""
+    if want == "cloning_loss":
+        # It takes what was executed, in the environment's units.
+        batch = {**batch, "action": batch["env_action"]}
+    found: torch.Tensor = policy(batch, (want,))[want]
+    return found if want == "cloning_loss" else -found
 
 
 def join(batch: Batch, further: Batch, feed: Feed) -> None:

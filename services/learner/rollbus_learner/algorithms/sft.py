@@ -15,13 +15,15 @@ The loss is ``-log pi(a | o)`` of what was executed, or the policy's own ``cloni
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Progress, Role, Step, of_stream
-from rollbus_learner.algorithms._cloning import with_state
+from rollbus_learner.algorithms._cloning import cloning_loss, labels_of, wanted_loss, with_state
+from rollbus_learner.algorithms._lora import adapt, merged
+from rollbus_learner.averaging import average_of, averaging_rate, follow
 from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,6 +61,17 @@ class Config(AlgorithmConfig):
         8, "Recurrent policies: decisions that do not count where the state is not known.", "decisions", ge=0
     )
 
+    ema: float = option(
+        0.0, "Decay per gradient step of an average of the weights that acts, is evaluated and exported; "
+        "0: none.", ge=0, lt=1,
+    )  # fmt: skip
+    lora_rank: int = option(
+        0,
+        "Train low-rank adapters of this rank in the attention blocks and nothing else (peft); 0: all.",
+        ge=0,
+    )
+    only_good: bool = option(False, "Learn only from decisions that the data's labels call good.")
+
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Uniform draws of demonstrated decisions."""
         return Feed(
@@ -92,12 +105,18 @@ class SFT(Algorithm):
                 f"algorithm.name: {config.name}: a policy with a recurrent state must offer 'recurrent' (its "
                 "Config.offers), and no other may: it learns from sequences"
             )
-        offers = getattr(getattr(policy, "config", None), "offers", ())
-        self._want = "cloning_loss" if "cloning_loss" in offers else "log_prob"
+        self._want = wanted_loss(policy)
+        if config.lora_rank:
+            adapt(policy, config.lora_rank)
+        self._average: Role | None = None
+        self._num_steps = 0
 
     def roles(self) -> dict[str, Role]:
-        """The policy alone."""
-        return {"policy": Role(self.policy)}
+        """The policy, and its moving average where one is kept."""
+        if not self.config.ema:
+            return {"policy": Role(self.policy)}
+        self._average = self._average or average_of(self.policy)
+        return {"policy": Role(self.policy), "average": self._average}
 
     def plan(self) -> Plan:
         """The drawn minibatches, one after the other."""
@@ -129,21 +148,39 @@ class SFT(Algorithm):
         """Mean over valid decisions."""
         from rollbus_learner import masked
 
-        if self._want == "cloning_loss":
-            # It takes what was executed, in the environment's units.
-            batch = {**batch, "action": batch["env_action"]}
-        found = roles["policy"](batch, (self._want,))[self._want]
-        loss = found if self._want == "cloning_loss" else -found
+        if self.config.only_good:
+            good = labels_of(batch, self.config.name) > 0
+            batch = {**batch, "valid": good & batch["valid"] if "valid" in batch else good}
+
+        loss = cloning_loss(roles["policy"], batch, self._want)
         return Loss({"cloning_loss": masked.total(loss, masked.valid_mask(batch))})
+
+    def after_step(self, roles: Roles, step: str, metrics: Mapping[str, float]) -> bool:
+        """The average follows."""
+        if self.config.ema:
+            self._num_steps += 1
+            follow(roles["average"], roles["policy"], averaging_rate(self.config.ema, self._num_steps))
+        return False
 
     def after_update(self, batch: Batch, roles: Roles, metrics: Mapping[str, float]) -> None:
         """Observation statistics, once per update."""
         seen = {name: column for name, column in batch.items() if name.startswith("obs/")}
         cast("Policy", roles["policy"]).update_normaliser(seen, batch["valid"])
+        if self.config.ema:
+            follow(roles["average"], roles["policy"], 0.0)
+
+    def state(self) -> dict[str, Any]:
+        """Steps of the average."""
+        return {"num_steps": self._num_steps}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self._num_steps = int(state.get("num_steps", 0))
 
     def publish(self, roles: Roles) -> dict[str, Tensor]:
-        """The policy; actors need no critic."""
-        tensors = roles["policy"].state_dict()
+        """The policy, or its average; actors need no critic."""
+        acts = roles["average" if self.config.ema else "policy"]
+        tensors = merged(acts) if self.config.lora_rank else acts.state_dict()
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("critic.")}
 
 

@@ -1,0 +1,122 @@
+"""Value models of a data set, and the labels that they give it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rollbus_core.config.nearest import hint
+from rollbus_core.config.source import parse, plain
+from rollbus_core.datasets.episode import Episode
+from rollbus_core.datasets.files import digest_of, read_json, replace, to_json
+from rollbus_core.datasets.fit import FittedDataset
+from rollbus_core.datasets.labels import Labels, write_labels
+from rollbus_core.datasets.reader import Dataset
+from rollbus_wire import lookup
+from rollbus_wire.errors import ConfigError
+
+LABELLERS = "rollbus_learner.labellers"
+WEIGHTS, CARD = "value.safetensors", "value.json"
+
+
+def settings(by: str, overrides: Sequence[str]) -> Any:
+    """The labeller's settings from ``key=value``. Raises `ConfigError`."""
+    model = lookup.find(LABELLERS, by).Config
+    given = {}
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key not in model.model_fields:
+            known = list(model.model_fields)
+            raise ConfigError(f"{by} has no setting {key!r}, only {', '.join(known)}{hint(key, known)}")
+        given[key] = plain(parse(value, key))
+    try:
+        return model(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{by}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def train_value(data: Path, by: str, config: Any, out: Path) -> dict[str, Any]:
+    """Train the value model of labeller ``by`` on a data set and write it to a new folder; its card."""
+    from safetensors.torch import save_file
+
+    if out.exists():
+        raise ConfigError(f"{out} exists; give a new folder with --out")
+    dataset, episodes = _read(data)
+    module = lookup.find(LABELLERS, by).train(config, episodes, dataset.spec)
+    tensors = {name: value.contiguous() for name, value in module.state_dict().items()}
+    work = out.with_name(f".{out.name}-{os.getpid()}.unfinished")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    save_file(tensors, work / WEIGHTS)
+    card = {
+        "format": "rollbus-value", "by": by, "settings": config.model_dump(mode="json"),
+        "dataset": dataset.content(), "episodes": len(episodes), "content": digest_of(work / WEIGHTS),
+    }  # fmt: skip
+    replace(work / CARD, to_json(card))
+    work.rename(out)
+    return card
+
+
+def label(data: Path, value: Path, out: Path, permute: int = 0) -> dict[str, Any]:
+    """Label a data set with the value model in ``value``; the card of the labels.
+
+    ``permute``: a seed by which the labels of all decisions change places: what a sham arm learns from.
+    """
+    import numpy as np
+    import torch
+    from safetensors.torch import load_file
+
+    from rollbus_learner.labellers._base import labels_of
+
+    card = read_value(value)
+    by, config = card["by"], lookup.find(LABELLERS, card["by"]).Config(**card["settings"])
+    dataset, episodes = _read(data)
+    labeller, tensors = lookup.find(LABELLERS, by), load_file(value / WEIGHTS)
+    torch.manual_seed(0)
+    model = labeller.rebuild(config, tensors, dataset.spec)
+    scores = labeller.score(config, model, episodes, dataset.spec)
+    labels = labels_of(scores, episodes, config.good)
+    if permute:
+        mixed = np.random.default_rng(permute).permutation(np.concatenate(labels))
+        labels = np.split(mixed, np.cumsum([len(each) for each in labels])[:-1])
+    indices = [info.index for info in dataset.episodes()]
+    found = Labels(
+        {i: np.asarray(s, np.float32) for i, s in zip(indices, scores)}, dict(zip(indices, labels))
+    )
+    about = {"by": by, "settings": card["settings"], "dataset": dataset.content(), "value": card["content"],
+             "permuted": permute}  # fmt: skip
+    write_labels(out, found, about)
+    return {**about, "content": found.content(), "good": found.share(), "frames": dataset.num_frames}
+
+
+def read_value(folder: Path) -> dict[str, Any]:
+    """What a value model says of itself. Raises `ConfigError`."""
+    if not (folder / CARD).exists():
+        raise ConfigError(f"{folder} holds no value model; rollbus value DATASET --out {folder} trains one")
+    card = read_json(folder / CARD)
+    if digest_of(folder / WEIGHTS) != card.get("content"):
+        raise ConfigError(f"{folder / WEIGHTS} is not the file that was written; train the value model anew")
+    return card
+
+
+def _read(data: Path) -> tuple[Dataset, list[Episode]]:
+    dataset = Dataset(data)
+    if dataset.spec is None:
+        raise ConfigError(f"{data} was not written by Rollbus, so nothing says what is observed in it")
+    chosen = [info.index for info in dataset.episodes()]
+    return dataset, [episode for _, episode in FittedDataset(dataset, dataset.spec).episodes(chosen)]
+
+
+def content_of(out: Path) -> str:
+    """Hash of labels or a value model. Raises `ConfigError`."""
+    path = out / "labels.json"
+    if path.exists():
+        return str(json.loads(path.read_text())["content"])
+    return str(read_value(out)["content"])

@@ -1,0 +1,150 @@
+"""Search for settings of a recipe: many runs, each with settings that what came before suggests (optuna).
+
+Trials are kept in ``sweep.jsonl`` of the sweep's folder, one line each, so that a sweep that was cut goes on
+where it stopped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollbus_core.config.load import load
+from rollbus_core.config.source import parse, plain
+from rollbus_launch.records import read_lines
+from rollbus_wire.errors import ConfigError, MissingPackage
+
+TRIALS = "sweep.jsonl"
+_RANGE = re.compile(r"([-+0-9.eE_]+)\.\.([-+0-9.eE_]+)(:log)?")
+
+
+@dataclass(frozen=True)
+class Space:
+    """What one setting may be: numbers from ``low`` to ``high``, or one of ``choices``."""
+
+    key: str
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    integer: bool = False
+    choices: tuple[Any, ...] = ()
+
+    def suggest(self, trial: Any) -> Any:
+        """A value of an optuna trial."""
+        if self.choices:
+            return self.choices[trial.suggest_categorical(self.key, range(len(self.choices)))]
+        if self.integer:
+            return trial.suggest_int(self.key, int(self.low), int(self.high), log=self.log)
+        return trial.suggest_float(self.key, self.low, self.high, log=self.log)
+
+    def distribution(self) -> Any:
+        """As optuna writes it."""
+        from optuna import distributions
+
+        if self.choices:
+            return distributions.CategoricalDistribution(tuple(range(len(self.choices))))
+        if self.integer:
+            return distributions.IntDistribution(int(self.low), int(self.high), log=self.log)
+        return distributions.FloatDistribution(self.low, self.high, log=self.log)
+
+    def known(self, value: Any) -> Any:
+        """``value`` as optuna knows it."""
+        return self.choices.index(value) if self.choices else value
+
+
+def space(text: str) -> Space:
+    """``key=low..high``, ``key=low..high:log`` or ``key=[a, b, c]``. Raises `ConfigError`."""
+    key, equals, given = text.partition("=")
+    if equals and (found := _RANGE.fullmatch(given)):
+        low, high = (plain(parse(part, key)) for part in found.groups()[:2])
+        if not all(isinstance(n, int | float) for n in (low, high)) or not low < high:
+            raise ConfigError(f"--over {text}: {low!r} is not below {high!r}")
+        if found[3] and low <= 0:
+            raise ConfigError(f"--over {text}: a logarithmic range begins above 0, not at {low}")
+        integer = isinstance(low, int) and isinstance(high, int)
+        return Space(key, low, high, bool(found[3]), integer)
+    choices = plain(parse(given, key)) if equals else None
+    if not isinstance(choices, list) or len(choices) < 2:
+        raise ConfigError(
+            f"--over {text}: give key=low..high, key=low..high:log or key=[a, b], such as "
+            "algorithm.learning_rate=1e-4..1e-2:log"
+        )
+    return Space(key, choices=tuple(choices))
+
+
+Train = Callable[[Path, list[str], Path], dict[str, Any]]
+
+
+class Sweep:
+    """``trials`` runs of ``recipe`` in ``folder``; ``train`` makes one and returns its summary."""
+
+    def __init__(
+        self,
+        recipe: Path,
+        overrides: list[str],
+        spaces: list[Space],
+        folder: Path,
+        *,
+        seed: int,
+        train: Train,
+    ) -> None:
+        if importlib.util.find_spec("optuna") is None:
+            raise MissingPackage(
+                "a sweep needs optuna, which is not installed; run: pip install 'rollbus[sweep]'"
+            )
+        for each in spaces:  # a wrong key or value shows before the first run
+            for value in each.choices or (int(each.low) if each.integer else each.low,):
+                load(recipe, [*overrides, f"{each.key}={json.dumps(value)}"])
+        self.recipe, self.overrides, self.spaces, self.folder = recipe, overrides, spaces, folder
+        self.seed, self._train = seed, train
+
+    def run(self, trials: int, tell: Callable[[dict[str, Any]], Any]) -> list[dict[str, Any]]:
+        """Rows of all trials, the best first; those of an earlier call count."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        rows = read_lines(self.folder / TRIALS)
+        self._refuse_another(rows)
+        for number in range(len(rows), trials):
+            row = self._one(number, rows)
+            with open(self.folder / TRIALS, "a") as file:
+                file.write(json.dumps(row) + "\n")
+            rows.append(row)
+            tell(row)
+        return sorted(rows, key=lambda row: -row["mean_return"])
+
+    def _one(self, number: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        study = self._study(rows, number)
+        trial = study.ask()
+        chosen = {each.key: each.suggest(trial) for each in self.spaces}
+        given = [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in chosen.items())]
+        summary = self._train(self.recipe, given, self.folder / f"trial-{number}")
+        result = float(summary["mean_return"])
+        return {"trial": number, **chosen, "mean_return": result, "wall_s": round(summary["wall_s"], 1)}
+
+    def _study(self, rows: list[dict[str, Any]], number: int) -> Any:
+        """What is known so far; the same trials lead to the same next one."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = optuna.samplers.TPESampler(seed=self.seed + number, n_startup_trials=5)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        kinds = {each.key: each.distribution() for each in self.spaces}
+        for row in rows:
+            known = {each.key: each.known(row[each.key]) for each in self.spaces}
+            study.add_trial(
+                optuna.trial.create_trial(params=known, distributions=kinds, value=row["mean_return"])
+            )
+        return study
+
+    def _refuse_another(self, rows: list[dict[str, Any]]) -> None:
+        keys = {each.key for each in self.spaces}
+        for row in rows:
+            before = set(row) - {"trial", "mean_return", "wall_s"}
+            if before != keys:
+                raise ConfigError(
+                    f"{self.folder} holds a sweep over {', '.join(sorted(before))}; use another --dir"
+                )
