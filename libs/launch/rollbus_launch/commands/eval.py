@@ -49,12 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint = (
         paths.checkpoints / arguments.checkpoint if arguments.checkpoint else newest_checkpoint(paths)
     )
+    resolved = load_resolved(settings_of(checkpoint, paths), arguments.overrides)
+    settings = _settings(arguments, resolved)
     if not checkpoint.exists():
         names = ", ".join(path.name for path in listed(paths.checkpoints))
         known = f"there are {names}" if names else "the run has saved no checkpoint yet"
         raise ConfigError(f"{checkpoint} does not exist; {known}")
-    resolved = load_resolved(settings_of(checkpoint, paths), arguments.overrides)
-    settings = _settings(arguments, resolved)
     result = evaluate(checkpoint.resolve(), resolved, settings).to_data()
     if arguments.out:
         replace(arguments.out, to_json(result))
