@@ -13,7 +13,9 @@ from rollbus_core.paths import RunPaths
 from rollbus_wire.errors import CheckpointError, ConfigError
 
 #: Sections that say how a run is run, not what is learned.
-_HOW = frozenset({"run", "deploy", "broker", "checkpoint", "eval", "stop_when"})
+_HOW = frozenset({"run", "actor", "deploy", "broker", "checkpoint", "eval", "stop_when"})
+#: Keys of ``env`` that all environments have and that are no part of the task.
+_ARRANGEMENT = frozenset(EnvConfig.model_fields) - {"name", "frame_stack", "action_repeat", "time_limit"}
 
 
 def before(resolved: Resolved, paths: RunPaths) -> list[str]:
@@ -30,7 +32,7 @@ def before(resolved: Resolved, paths: RunPaths) -> list[str]:
     saved = checkpoint / "config.yaml"
     changes = list(_changes(load_resolved(saved).recipe, resolved.recipe)) if saved.exists() else []
     for key, old, new in changes:
-        if _is_identity(key, resolved.recipe):
+        if _is_identity(key):
             raise ConfigError(
                 f"{key} is {new!r}, but the checkpoint to go on from has {old!r} ({checkpoint}); use another "
                 "--run-dir, or run.resume=never"
@@ -53,17 +55,14 @@ def _changes(old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
             continue
         for key in sorted(set(dict(before)) | set(dict(after))):
             values = getattr(before, key, None), getattr(after, key, None)
-            if values[0] != values[1]:
+            if values[0] != values[1] and not (section == "env" and key in _ARRANGEMENT):
                 yield f"{section}.{key}", *values
 
 
-def _is_identity(key: str, recipe: Any) -> bool:
+def _is_identity(key: str) -> bool:
     """Whether a run with another value of ``key`` is another run: its task, its policy, its algorithm."""
     section, _, name = key.partition(".")
-    if section == "env":
-        shared = set(EnvConfig.model_fields) - {"name", "frame_stack", "action_repeat"}
-        return name not in shared
-    return section == "policy" or key == "algorithm.name"
+    return section in ("env", "policy") and name != "time_limit" or key == "algorithm.name"
 
 
 def settings_of(checkpoint: Path, paths: RunPaths) -> Path:

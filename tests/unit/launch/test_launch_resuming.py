@@ -1,0 +1,63 @@
+"""What `rollbus train` says and refuses when it goes on from a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollbus_core.checkpoint_folder import CheckpointFolder
+from rollbus_core.config.load import Resolved, load
+from rollbus_core.paths import RunPaths
+from rollbus_launch.resuming import before
+from rollbus_wire.errors import ConfigError
+
+
+def resolved(folder: Path, *overrides: str) -> Resolved:
+    recipe = folder / "r.yaml"
+    recipe.write_text("run: {total_steps: 1000}\nenv: {name: toy, num_envs: 8}\n")
+    return load(recipe, overrides)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """A run with checkpoints at 320 and 640 steps."""
+    found = RunPaths(tmp_path / "run")
+    files = {"config.yaml": lambda path: path.write_text(resolved(tmp_path).to_yaml())}
+    folder = CheckpointFolder(found.checkpoints, keep=3)
+    for number in (1, 2):
+        folder.write({"env_steps": 320 * number, "version": [0, number], "updates": number}, files)
+    return found
+
+
+def test_the_same_run_goes_on(paths: RunPaths, tmp_path: Path) -> None:
+    again = resolved(tmp_path, "env.num_slices=4", "env.hubs=2", "run.seed=5")
+    lines = before(again, paths)
+    assert lines == ["goes on from checkpoint 000000000640-0.2 (run.resume=never begins anew)"]
+    assert before(resolved(tmp_path, "run.resume=never"), paths) == []
+    assert before(again, RunPaths(tmp_path / "new")) == []
+
+
+def test_other_settings_are_told(paths: RunPaths, tmp_path: Path) -> None:
+    *_, told = before(resolved(tmp_path, "algorithm.gamma=0.5", "learner.threads=2"), paths)
+    assert told == "with other settings: algorithm.gamma 0.5 (was 0.99), learner.threads 2 (was 1)"
+
+
+@pytest.mark.parametrize(
+    "override", ["env.kind=memory", "policy.hidden=[8]", "algorithm.name=vtrace", "env.frame_stack=2"]
+)
+def test_another_task_policy_or_algorithm_is_refused(paths: RunPaths, tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match=f"{override.partition('=')[0]} is .* the checkpoint to go on from"):
+        before(resolved(tmp_path, override), paths)
+
+
+def test_a_run_at_its_end_says_so(paths: RunPaths, tmp_path: Path) -> None:
+    first, _ = before(resolved(tmp_path, "run.total_steps=500"), paths)
+    assert first == "it is at its end already, at 640 of run.total_steps 500 steps: nothing is trained"
+
+
+def test_a_damaged_checkpoint_is_named(paths: RunPaths, tmp_path: Path) -> None:
+    (paths.checkpoints / "000000000640-0.2" / "config.yaml").write_text("torn")
+    passed, on = before(resolved(tmp_path), paths)
+    assert "passed over" in passed and "000000000640-0.2/config.yaml is damaged" in passed
+    assert "goes on from checkpoint 000000000320-0.1" in on
