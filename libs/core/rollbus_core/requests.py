@@ -40,6 +40,7 @@ class Requests:
         """``repeat_s``: time until a request is repeated; each time twice as long, up to `MAX_REPEAT_S`."""
         self.link, self.repeat_s = link, repeat_s
         self.late = 0
+        self._redials = link.redials
         self._open: dict[int, _Open] = {}
 
     def ask(self, message: Message, on_reply: Callable[[Message], Any]) -> int:
@@ -72,6 +73,10 @@ class Requests:
                 entry.on_reply(envelope.message)
         if self._open:
             self.link.keep_alive()
+        if self.link.redials != self._redials:  # what was under way is lost
+            self._redials = self.link.redials
+            for entry in self._open.values():
+                entry.due, entry.wait_s = 0.0, self.repeat_s
         now = time.monotonic()
         for request, entry in list(self._open.items()):
             if now > entry.due:

@@ -80,6 +80,8 @@ class Link:
 
     #: Whether arrays are copied on the way.
     remote = True
+    #: Times that a silent other side was dialled anew.
+    redials = 0
 
     def __init__(self, run: str = "", sender: str = "") -> None:
         self.run, self.sender = run, sender or "%08x" % int.from_bytes(os.urandom(4), "big")
@@ -127,8 +129,6 @@ class ZmqLink(Link):
         self._ping_at, self._redial_s = 0.0, REDIAL_S
         #: Since when silence counts: the last message, or the last time it was dialled.
         self._silent_since = self._heard
-        #: Times that a silent other side was dialled anew.
-        self.redials = 0
 
     @classmethod
     def bind(

@@ -38,3 +38,16 @@ def test_a_forgotten_request_is_late():
     theirs.send(Done(), re=request)
     requests.poll()
     assert requests.late == 1 and len(requests) == 0
+
+
+def test_requests_are_repeated_at_once_after_a_redial():
+    """What was under way on a dead connection is lost; waiting for its turn would cost seconds."""
+    ours, theirs = local_pair()
+    requests = Requests(ours, repeat_s=60.0)
+    request = requests.ask(ListMembers(), lambda _: None)
+    requests.poll()
+    assert theirs.recv().id == request and theirs.recv() is None
+    ours.redials += 1
+    requests.poll()
+    requests.poll()
+    assert theirs.recv().id == request and theirs.recv() is None
