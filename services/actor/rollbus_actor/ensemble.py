@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from rollbus_actor.engines.base import Forward, InferenceEngine
-from rollbus_core.version import Version
+from rollbus_actor.wrapped import WrappedEngine
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_wire.errors import ConfigError
 
 
-class Ensembled:
+class Ensembled(WrappedEngine):
     """An engine that executes one action per decision: the weighted mean of what was planned for now."""
 
     def __init__(self, engine: InferenceEngine, policy: PolicySpec, decay: float) -> None:
@@ -29,27 +29,14 @@ class Ensembled:
                 "actor.temporal_ensemble needs all actions of a decision: set policy.chunk above 1 and "
                 f"policy.execute to 0, not chunk {policy.chunk} and execute {policy.execute}"
             )
-        self.engine, self._decay, self._chunk = engine, decay, policy.chunk
+        super().__init__(engine)
+        self._decay, self._chunk = decay, policy.chunk
         self._own_size, self._size = policy.state_size, policy.action_size
         #: What the policy is from outside. Its log-probs are not those of what is executed.
         self.spec = replace(
             policy, execute=1, state="hub", state_size=self._own_size + self._chunk * (self._size + 1),
             extras={name: kind for name, kind in policy.extras.items() if name != "log_prob"},
         )  # fmt: skip
-
-    @property
-    def version(self) -> Version | None:
-        """The engine's."""
-        return self.engine.version
-
-    @property
-    def choice(self) -> str:
-        """The engine's, for people."""
-        return str(getattr(self.engine, "choice", ""))
-
-    def set_weights(self, version: Version, tensors: Mapping[str, np.ndarray]) -> None:
-        """The engine's."""
-        self.engine.set_weights(version, tensors)
 
     def act(
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray

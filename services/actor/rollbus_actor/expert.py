@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from rollbus_actor.engines.base import Forward, InferenceEngine
+from rollbus_actor.wrapped import WrappedEngine
 from rollbus_core import rng
 from rollbus_core.columns import SOURCES
 from rollbus_core.feed import ExpertConfig
-from rollbus_core.version import Version
 from rollbus_policies.base import Ask
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import EXPERT_ACTION, EnvSpec
@@ -26,7 +26,7 @@ _EXPERT = SOURCES.index("expert")
 _OF_EXPERT = 1 << 33
 
 
-class WithExpert:
+class WithExpert(WrappedEngine):
     """An engine whose rows the expert of ``spec`` takes over at times."""
 
     def __init__(self, engine: InferenceEngine, policy: Any, spec: EnvSpec, config: ExpertConfig) -> None:
@@ -41,21 +41,8 @@ class WithExpert:
                 f"the policy executes {policy.spec.execute} actions per decision, the expert gives one; set "
                 "policy.execute: 1"
             )
-        self.engine, self._policy, self._spec, self._config = engine, policy, spec, config
-
-    @property
-    def version(self) -> Version | None:
-        """The engine's."""
-        return self.engine.version
-
-    @property
-    def choice(self) -> str:
-        """The engine's, for people."""
-        return str(getattr(self.engine, "choice", ""))
-
-    def set_weights(self, version: Version, tensors: Mapping[str, np.ndarray]) -> None:
-        """The engine's."""
-        self.engine.set_weights(version, tensors)
+        super().__init__(engine)
+        self._policy, self._spec, self._config = policy, spec, config
 
     def act(
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
