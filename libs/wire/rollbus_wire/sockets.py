@@ -27,10 +27,11 @@ MAX_SOCKETS = 16384
 LINGER_MS = 500
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1000
-#: ZMTP heartbeats of the bound side close a half-open TCP connection. The side that dials has none, because
-#: libzmq 4.3.5 aborts where they go on over a connection that ended while its reader stood still with a full
-#: queue; it notices by `ZmqLink.keep_alive`.
-TCP_HEARTBEAT_MS = 5000
+#: A dead TCP connection (half open, host gone) ends by the kernel's keep-alive: silent for the first, asked
+#: again at the second, so often. ZMTP's own heartbeats are never switched on: libzmq 4.3.5 aborts the process
+#: where they go on over a connection that ended while its reader stood still with a full queue. The side that
+#: dials also notices by `ZmqLink.keep_alive`.
+TCP_IDLE_S, TCP_ASK_EVERY_S, TCP_ASKED = 5, 5, 2
 #: Names HOST:PORT of a SOCKS 5 proxy through which tcp addresses are dialled.
 SOCKS_PROXY = "ROLLBUS_SOCKS_PROXY"
 
@@ -50,6 +51,12 @@ def _configure(socket: zmq.Socket, max_frame_bytes: int = MAX_FRAME_BYTES) -> No
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, TCP_IDLE_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, TCP_ASK_EVERY_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, TCP_ASKED)
+    # Also while something sent is not acknowledged, when keep-alive is silent.
+    socket.setsockopt(zmq.TCP_MAXRT, 1000 * (TCP_IDLE_S + TCP_ASKED * TCP_ASK_EVERY_S))
 
 
 def router(
@@ -64,8 +71,6 @@ def router(
     socket = context.socket(zmq.ROUTER)
     _configure(socket, max_frame_bytes)
     socket.setsockopt(zmq.RCVHWM, MAX_WAITING_ASKED)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, TCP_HEARTBEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * TCP_HEARTBEAT_MS)
     # Sending to a peer that is gone must fail instead of vanishing.
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     if secure is None:
