@@ -8,7 +8,8 @@ Every connection is a real peer with one row of a toy environment, every row a s
 each is served for itself. Peers live in at most 8 processes, all actors in one, the hub in its own. A tick is
 measured where it counts: at the peer, from one step to the next. Memory is the resident set of hub and
 actors; it is warm once each connection has carried `WARM_TICKS`, because the queues that ZeroMQ keeps per
-connection touch their memory in their first 512 messages.
+connection touch their memory in their first 512 messages. An actor that hears nothing of a slice for a second
+asks, and may then answer a tick twice: that is counted, and is no loss.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ PROCESSES = 8
 #: Share of a run after which memory is believed to be warm.
 WARM_UP = 0.3
 #: Ticks per connection after which memory is warm, and how long they may take.
-WARM_TICKS, WARM_S = 600, 600.0
+WARM_TICKS, WARM_S = 900, 600.0
 MAX_SLOPE_MB_PER_MIN, MAX_P99_RATIO, MAX_SLOWED = 1.0, 5.0, 0.05
 SAMPLE_S = 1.0
 #: What a hub counts if something was sent in vain.
-COUNTED = ("straddled", "stale_acts", "duplicate_acts", "bad_acts", "late_outcomes", "non_finite")
+COUNTED = ("straddled", "stale_acts", "bad_acts", "late_outcomes", "non_finite")
 
 
 @dataclass
@@ -51,7 +52,9 @@ class Result:
     slope_mb_per_min: float
     memory_mb: float
     descriptors: int
-    #: Ticks that were not answered once, by reason; empty: none.
+    #: Answers that came a second time.
+    twice: int
+    #: What was lost, by reason; empty: nothing.
     lost: dict[str, int] = field(default_factory=dict)
 
     def line(self, connections: int, actors: int) -> str:
@@ -59,7 +62,8 @@ class Result:
         return (
             f"{connections} connections, {actors} actors: {self.ticks_per_s:.0f} ticks/s, "
             f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms, {self.memory_mb:.0f} MB, "
-            f"{self.slope_mb_per_min:+.2f} MB/min, {self.descriptors} descriptors, lost {self.lost or 'none'}"
+            f"{self.slope_mb_per_min:+.2f} MB/min, {self.descriptors} descriptors, "
+            f"{self.twice} answered twice, lost {self.lost or 'none'}"
         )
 
 
@@ -304,7 +308,7 @@ def _result(
     slope = np.polyfit([t for t, _ in warm], [b for _, b in warm], 1)[0] if len(warm) > 2 else 0.0
     return Result(
         rate, 1e3 * float(np.percentile(times, 50)), 1e3 * float(np.percentile(times, 99)),
-        60 * float(slope) / 1e6, samples[-1][1] / 1e6, descriptors, lost,
+        60 * float(slope) / 1e6, samples[-1][1] / 1e6, descriptors, hub["duplicate_acts"], lost,
     )  # fmt: skip
 
 
