@@ -27,7 +27,7 @@ def commands(repeats: int, seed: int) -> dict[str, list[str]]:
         "kernels": ["bench_kernels.py", "--cpu"],
         "update": ["bench_update.py", "--repeats", str(repeats)],
         "end_to_end": ["bench_end_to_end.py", "--repeats", str(repeats)],
-        "round_trip": ["bench_round_trip.py", "--repetitions", str(repeats)],
+        "round_trip": ["bench_round_trip.py", "--where", "--repetitions", str(repeats)],
         "inference": ["bench_inference.py", "--part", "engines", "--repeat", str(repeats)],
         "weights": ["bench_weights.py", "--repeat", str(repeats)],
         "chunks": ["bench_chunks.py", "--repetitions", str(repeats)],
