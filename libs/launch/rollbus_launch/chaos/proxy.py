@@ -13,6 +13,7 @@ import struct
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from rollbus_launch.chaos.zmtp import pass_greeting, read_unit
 
@@ -42,6 +43,7 @@ class Proxy:
         self._planes, self._random = planes, random.Random(seed)
         self._rule: Rule | None = None
         self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         #: What was done, by kind.
         self.done: Counter[str] = Counter()
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -71,8 +73,16 @@ class Proxy:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(asyncio.start_server(self._accept, sock=self._socket))
         self._loop.run_forever()
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The loop itself holds its tasks weakly, and a frozen connection is reachable from nowhere else.
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
             port = await _greet(reader, writer)
             # Granted in any case: libzmq 4.3.5 aborts when it closes a socket after a refusal.
