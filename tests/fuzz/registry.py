@@ -34,7 +34,7 @@ SLICE = {"slice": "hub-0/0", "rows": 4, "endpoint": "ipc:///nowhere"}
 EXAMPLES = (
     Register("hub", "hub-0", "f", 1, "h", [1, 0], slices=[SLICE]),
     Register("actor", "actor-0", "f", 1, "h", [1, 0]),
-    Heartbeat("run", 0.5, 2.0, "run", "", {"slices": ["hub-0/0"], "steps": 3}),
+    Heartbeat("run", 0.5, 2.0, "run", "", {"held": {"hub-0/0": "ipc://hub-0"}, "steps": 3}),
     Released("hub-0/0", [1, 1], "r"), SlicesChanged([SLICE]), Notice("policy", [0, 1], 0, 1, 7, 100),
     Applied("policy", [0, 1]), CheckpointSaved("p", [0, 1], 10, 1), Evaluated("p", [0, 1], 10, {"r": 1.0}),
     Gone("hub", "hub-0", 1, "x"), Command("scale", {"actor": 2}), Done({"a": 1}), ListMembers(), Leave("x"),

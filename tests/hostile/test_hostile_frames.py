@@ -138,6 +138,6 @@ def test_large_messages_in_order_pass(link):
     frames = envelope("slices_changed", slices=slices)
     assert len(link._open(frames, b"p").message.slices) == 1000
     assert 7 * 1000 < MAX_ELEMENTS_ASKED
-    stats = {"slices": [s["slice"] for s in slices]}
+    stats = {"held": {s["slice"]: s["endpoint"] for s in slices}}
     frames = envelope("heartbeat", stage="run", since_s=0.0, deadline_s=1.0, stats=stats)
     assert link._open(frames, b"p").message.stats == stats

@@ -198,7 +198,7 @@ class Actor(Service):
         numbers: dict[str, Any] = {
             **self.stats.numbers(now, self.holdings.account(now)),
             **self.holdings.counts,
-            "slices": [s.slice for s in self.holdings.sessions.values() if s.held],
+            "held": {s.slice: s.endpoint for s in self.holdings.sessions.values() if s.held},
             "version": self.engine.version.number if self.engine.version is not None else -1,
             "engine": getattr(self.engine, "choice", self.config.engine),
         }

@@ -93,8 +93,8 @@ def test_assignments_come_from_the_registry(tmp_path: Path) -> None:
         registry.link.send(Assign(hub.name, hub.name, [1, 7]))
     rig.run(lambda: len(rig.store.chunks) >= 2)
     assert hub.fence == 1, "the same assignment twice is one attachment"
-    assert rig.actor.numbers()["slices"] == [hub.name]
-    assert registry.all(Heartbeat)[-1].stats["slices"] == [hub.name]
+    assert list(rig.actor.numbers()["held"]) == [hub.name]
+    assert list(registry.all(Heartbeat)[-1].stats["held"]) == [hub.name]
     assert registry.all(Heartbeat)[-1].state == "run"
 
 

@@ -56,7 +56,7 @@ def test_batches_of_real_services(tmp_path: Path, systems: list[System], lag: in
             )["log_prob"].detach()
             assert np.allclose(scored, chunk["log_prob"][:t], atol=1e-5)
     numbers = system.actors[0].numbers()
-    assert sorted(numbers["slices"]) == ["hub-0/0", "hub-0/1"]
+    assert sorted(numbers["held"]) == ["hub-0/0", "hub-0/1"]
     assert not [name for name in numbers if name.startswith("dropped_")]
 
 
@@ -65,14 +65,14 @@ def test_two_actors_and_one_leaves(tmp_path: Path, systems: list[System]) -> Non
     policy = make(recurrent, env)
     system = System(tmp_path, policy, feed_of(64, 8), env, num_actors=2)
     systems.append(system)
-    system.run(lambda: all(len(a.numbers()["slices"]) == 1 for a in system.actors))
+    system.run(lambda: all(len(a.numbers()["held"]) == 1 for a in system.actors))
     system.run(lambda: system.learner and len(system.learner.batches) >= 4)
     leaving = system.actors[0]
     leaving.drain()
     system.run(lambda: leaving.finished)
     leaving.stop()
     system.actors = system.actors[1:]
-    system.run(lambda: len(system.actors[0].numbers()["slices"]) == 2)
+    system.run(lambda: len(system.actors[0].numbers()["held"]) == 2)
     assert system.learner is not None
     have = len(system.learner.batches)
     system.run(lambda: len(system.learner.batches) >= have + 3)  # type: ignore[union-attr]

@@ -1,12 +1,19 @@
 """Even spread, few moves, increasing numbers, nothing lost."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbus_broker.registry.assignments import Assignments, Offer
 from rollbus_wire.messages import Assign, Release
 
-OFFERS = {f"s{i}": Offer("hub", "ipc://hub") for i in range(5)}
+HUB = "ipc://hub"
+OFFERS = {f"s{i}": Offer("hub", HUB) for i in range(5)}
+
+
+def at_hub(*names):
+    """What an actor says that it holds."""
+    return dict.fromkeys(names, HUB)
 
 
 def confirm(assignments, orders):
@@ -14,7 +21,7 @@ def confirm(assignments, orders):
     for actor, name in ((a, s) for s, a in assignments.holders().items()):
         held.setdefault(actor, []).append(name)
     for actor, names in held.items():
-        assignments.listed(actor, names)
+        assignments.listed(actor, at_hub(*names))
 
 
 def count(assignments):
@@ -33,7 +40,7 @@ def test_even_spread_and_increasing_numbers():
 
 def test_nothing_is_assigned_during_the_grace_time_and_reports_are_adopted():
     a = Assignments(2, 0.5)
-    a.listed("x", ["s0", "s1", "s2"])
+    a.listed("x", at_hub("s0", "s1", "s2"))
     assert a.plan(OFFERS, ["x", "y"], 0.0, assign=False) == []
     orders = a.plan(OFFERS, ["x", "y"], 3.0)
     assert {(o.actor, o.message.slice) for o in orders} == {("y", "s3"), ("y", "s4")}
@@ -47,7 +54,7 @@ def test_repeated_until_the_heartbeat_lists_it():
     assert a.plan(one, ["x"], 0.4) == []
     (again,) = a.plan(one, ["x"], 0.6)
     assert again == first
-    a.listed("x", ["s0"])
+    a.listed("x", at_hub("s0"))
     assert a.plan(one, ["x"], 9.0) == []
 
 
@@ -104,6 +111,29 @@ def test_slices_of_a_replaced_hub_are_released_then_assigned():
     assert isinstance(order.message, Assign) and order.message.endpoint == "ipc://new"
 
 
+@pytest.mark.parametrize("first", ["actor", "hub"])
+def test_what_is_held_of_a_hub_that_died_with_the_broker_is_released_and_assigned_anew(first):
+    """Both are killed at once: the new broker has never heard of the old hub, the actor waits for it."""
+    a = Assignments(2, 0.5)
+    new, held = {"s0": Offer("hub-2", "ipc://new")}, {"s0": "ipc://old"}
+    if first == "actor":
+        a.listed("x", held)
+        assert a.plan({}, ["x"], 0.0, assign=False) == []
+    else:
+        assert a.plan(new, [], 0.0, assign=False) == []
+        a.listed("x", held)
+    (order,) = a.plan(new, ["x"], 0.1, assign=False)
+    assert order.actor == "x" and isinstance(order.message, Release)
+    a.listed("x", held)  # it takes a moment
+    assert a.plan(new, ["x"], 0.2, assign=False) == []
+    a.released("x", "s0", order.message.assignment, 0.3)
+    a.listed("x", {})
+    (order,) = a.plan(new, ["x"], 3.0)
+    assert isinstance(order.message, Assign) and order.message.endpoint == "ipc://new"
+    a.listed("x", {"s0": "ipc://new"})
+    assert a.plan(new, ["x"], 9.0) == []
+
+
 def test_a_draining_actor_is_relieved():
     a = Assignments(1, 0.5)
     confirm(a, a.plan({"s0": OFFERS["s0"]}, ["x"], 0.0))
@@ -113,7 +143,7 @@ def test_a_draining_actor_is_relieved():
 
 def pairs(num: int, slices: int = 1):
     """Slices of hubs that each share their process with an actor."""
-    return {f"h{h}/{i}": Offer(f"h{h}", "e", f"a{h}") for h in range(num) for i in range(slices)}
+    return {f"h{h}/{i}": Offer(f"h{h}", HUB, f"a{h}") for h in range(num) for i in range(slices)}
 
 
 def obey(assignments, orders, now):
@@ -139,8 +169,8 @@ def test_a_latecomer_gets_those_of_its_process():
 
 def test_what_is_held_crosswise_is_exchanged_once():
     a = Assignments(1, 0.5)
-    a.listed("a1", ["h0/0"])
-    a.listed("a0", ["h1/0"])
+    a.listed("a1", at_hub("h0/0"))
+    a.listed("a0", at_hub("h1/0"))
     for now in (1.0, 2.0, 3.0, 4.0):
         obey(a, a.plan(pairs(2), ["a0", "a1"], now), now)
     assert a.holders() == {"h0/0": "a0", "h1/0": "a1"} and a.moves == 2
@@ -167,7 +197,7 @@ def test_any_history_ends_even_with_one_holder_each(history):
             held.pop(f"a{n}", None)
             a.lost(f"a{n}")
         elif kind == "hub":
-            offers |= {f"h{n}-{i}": Offer(f"h{n}", "e", f"a{n}") for i in range(3)}
+            offers |= {f"h{n}-{i}": Offer(f"h{n}", HUB, f"a{n}") for i in range(3)}
         for _ in range(12):
             now += 1.0
             for order in a.plan(offers, sorted(actors), now):
@@ -179,7 +209,7 @@ def test_any_history_ends_even_with_one_holder_each(history):
                     mine.discard(order.message.slice)
                     a.released(order.actor, order.message.slice, order.message.assignment, now)
             for actor in actors:
-                a.listed(actor, sorted(held.get(actor, ())))
+                a.listed(actor, at_hub(*sorted(held.get(actor, ()))))
         everywhere = [s for actor in actors for s in held.get(actor, ())]
         assert sorted(everywhere) == sorted(offers)
         counts = [len(held.get(actor, ())) for actor in actors]

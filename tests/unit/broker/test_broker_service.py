@@ -144,13 +144,13 @@ def test_a_late_joiner_gets_the_newest_of_everything(run):
 def test_a_killed_broker_comes_back_with_its_chunks(run):
     """T17: SIGKILL, a torn log, stale segments, members that rejoin."""
     run.start()
-    held = []
+    held = {}
     hub = run.member("hub", slices=[{"slice": "s0", "rows": 8, "endpoint": "ipc://hub"}])
-    actor = run.member("actor", stats=lambda: {"slices": held})
+    actor = run.member("actor", stats=lambda: {"held": held})
     run.until(lambda: of(actor, Assign))
     first = of(actor, Assign)[0]
     assert first.assignment == [1, 1]
-    held.append("s0")
+    held["s0"] = "ipc://hub"
     store, slabs = run.link("store", actor.link.sender), SlabFolder(run.paths.runtime)
     ask(store, open_table(QUEUE))
     ticket = ask(store, ticket_request())
@@ -270,7 +270,7 @@ def test_http_says_who_is_missing_and_what_was_dropped(run):
     assert run.get("/healthz")[0] == 200
     status, text = run.get("/readyz")
     assert status == 503 and json.loads(text)["missing"][0] == "hub (none has registered)"
-    stats = {"steps_per_s": 12.5, "slices": ["s0"]}
+    stats = {"steps_per_s": 12.5, "held": {"s0": "ipc://hub"}}
     members = [run.member(role, stats=lambda: stats) for role in ("hub", "actor", "learner")]
     run.until(lambda: all(m.registered for m in members))
     actor = run.link("store")

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _row(member: dict[str, Any]) -> dict[str, Any]:
     stats = member.get("stats") or {}
-    held = stats.get("slices")
+    held = stats.get("held")
     return {
         "name": member["name"],
         "pid": member["pid"],
@@ -50,6 +50,6 @@ def _row(member: dict[str, Any]) -> dict[str, Any]:
         "steps_per_s": stats.get("steps_per_s"),
         "busy": stats.get("busy"),
         "loop_lag_s": stats.get("loop_lag_s"),
-        "slices": held if isinstance(held, list) else [s["slice"] for s in member.get("slices") or []],
+        "slices": list(held) if isinstance(held, dict) else [s["slice"] for s in member.get("slices") or []],
         "failure": (member.get("failure") or "").partition("\n")[0] or None,
     }

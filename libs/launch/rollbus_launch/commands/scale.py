@@ -78,7 +78,7 @@ def _num_slices(members: list[dict[str, Any]]) -> int:
 def _holding(members: list[dict[str, Any]], role: str) -> dict[str, list[str]]:
     """Slices per ready member of ``role``."""
     return {
-        m["name"]: list((m.get("stats") or {}).get("slices") or [])
+        m["name"]: list((m.get("stats") or {}).get("held") or ())
         for m in members
         if m["role"] == role and m["state"] in ("ready", "run")
     }

@@ -57,19 +57,26 @@ class Assignments:
         """Slice -> holder, of those that have one."""
         return {name: s.holder for name, s in self._slices.items() if s.holder}
 
-    def listed(self, actor: str, slices: Sequence[str]) -> None:
-        """A heartbeat of ``actor`` lists the slices that it holds."""
-        for name in slices:
+    def listed(self, actor: str, slices: Mapping[str, str]) -> None:
+        """A heartbeat of ``actor`` lists the slices that it holds, each with the endpoint of its hub.
+
+        Another endpoint than the hub's is that of an earlier process: the holder would wait for it forever.
+        """
+        for name, endpoint in slices.items():
             entry = self._slices.get(name)
             if entry is None:
                 # Its hub has not registered yet (the broker restarted): kept for when it does.
-                entry = self._slices[name] = _Slice(Offer("", ""))
+                entry = self._slices[name] = _Slice(Offer("", endpoint))
             if entry.phase == "free" and not entry.holder:
                 entry.holder, entry.phase, entry.number = actor, "held", self._next()
-            elif entry.holder == actor and entry.phase == "assigned":
-                entry.phase = "held"
-            if entry.holder == actor:
-                entry.unlisted = 0
+            if entry.holder != actor:
+                continue
+            entry.unlisted = 0
+            if entry.offer.endpoint == endpoint:
+                if entry.phase == "assigned":
+                    entry.phase = "held"
+            elif entry.phase == "held":
+                entry.phase, entry.told = "releasing", float("-inf")
         for name, entry in self._slices.items():
             if entry.holder == actor and entry.phase == "held" and name not in slices:
                 entry.unlisted += 1
@@ -121,14 +128,10 @@ class Assignments:
         orders = []
         for name, offer in offers.items():
             entry = self._slices.setdefault(name, _Slice(offer))
-            if not entry.offer.hub:
-                entry.offer = offer
-            elif entry.offer.hub != offer.hub:
-                entry.offer = offer
-                if entry.holder and entry.phase != "releasing":
-                    orders.append(self._release(name, entry, now))
-            else:
-                entry.offer = offer
+            known, entry.offer = entry.offer, offer
+            same = known.hub == offer.hub if known.hub else known.endpoint == offer.endpoint
+            if not same and entry.holder and entry.phase != "releasing":
+                orders.append(self._release(name, entry, now))
         for name in [n for n in self._slices if n not in offers]:
             entry = self._slices[name]
             if not entry.holder:

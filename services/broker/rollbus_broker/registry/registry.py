@@ -185,9 +185,9 @@ class Registry:
             if all(self._send(kept, entry.peer) for kept in self.last.messages(entry.role)):
                 self._behind.discard(entry.producer)
         if entry.role == "actor":
-            held = message.stats.get("slices")
-            if isinstance(held, (list, tuple)):
-                self.assignments.listed(entry.producer, [name for name in held if isinstance(name, str)])
+            held = message.stats.get("held")
+            if isinstance(held, dict):
+                self.assignments.listed(entry.producer, {n: e for n, e in held.items() if isinstance(e, str)})
 
     def _released(self, envelope: Envelope, now: float) -> None:
         message = envelope.message
