@@ -9,6 +9,7 @@ import pytest
 from rollbus_core.config.explain import explain
 from rollbus_core.config.load import load, load_resolved
 from rollbus_core.config.source import DEFAULT
+from rollbus_wire.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 #: Keys that say what a recipe is about may state the default.
@@ -48,3 +49,10 @@ def test_misspelt_key_of_a_real_recipe(tmp_path):
         match=rf"typo\.yaml:{line}: unknown key 'algorithm\.lerning_rate' .*'algorithm\.learning_rate'",
     ):
         load(path, check_packages=False)
+
+
+def test_what_replays_is_not_repeatable_and_says_so():
+    with pytest.raises(
+        ConfigError, match="run.deterministic: is true, but algorithm 'sac' replays what actors"
+    ):
+        load(ROOT / "recipes/pendulum_sac.yaml", ["run.deterministic=true"])

@@ -22,6 +22,11 @@ CARTPOLE = [
 ]
 #: Environment and batch: 30 updates, a checkpoint after 10.
 TOY = [TINY, "run.total_steps=3840", "checkpoint.every_steps=1280", "checkpoint.keep=10"]
+GROUPS = [
+    str(RECIPES / "digits_grpo.yaml"), "run.start_from=", "env.num_envs=32", "algorithm.group_size=4",
+    "algorithm.num_groups=8", "run.total_steps=960", "checkpoint.every_steps=320", "checkpoint.keep=10",
+    "eval.every_steps=1000000", "eval.episodes=1",
+]  # fmt: skip
 REAL = [*CARTPOLE, "run.total_steps=15360", "checkpoint.every_steps=5120", "checkpoint.keep=10"]
 DETERMINISTIC = ["run.deterministic=true", "algorithm.max_lag=0", "checkpoint.every_s=0"]
 
@@ -36,7 +41,12 @@ def rows(rollbus: Runner, run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "recipe", [pytest.param(TOY, id="toy"), pytest.param(REAL, id="cartpole", marks=pytest.mark.long)]
+    "recipe",
+    [
+        pytest.param(TOY, id="toy"),
+        pytest.param(GROUPS, id="groups", marks=pytest.mark.long),
+        pytest.param(REAL, id="cartpole", marks=pytest.mark.long),
+    ],
 )
 def test_thirty_updates_and_ten_and_twenty(rollbus: Runner, recipe: list[str]) -> None:
     """kill -9 of everything after a checkpoint, then the same command again."""

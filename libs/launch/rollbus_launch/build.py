@@ -101,6 +101,7 @@ def _hub(context: _Context) -> Service:
     env, seed, group_size = recipe.env, recipe.run.seed, context.resolved.feed.group_size
     rows, slices = env.num_envs // env.hubs, env.num_slices // env.hubs
     first = index * rows
+    running = running_episodes(recipe, paths, first, rows)
     bound = context.bind("data", paths.hub_data(index))
     context.hub_endpoint = bound.endpoint
     data: list[Link] = [bound]
@@ -112,9 +113,8 @@ def _hub(context: _Context) -> Service:
         make_env=env_maker(env),
         worker_command=worker_command(env, paths.run_id),
         num_rows=rows, num_slices=slices, row_offset=first,
-        episodes=GroupEpisodes(seed, group_size, first) if group_size else TrainingEpisodes(
-            seed, first, running=running_episodes(recipe, paths, first, rows)
-        ),
+        episodes=GroupEpisodes(seed, group_size, first, running=running) if group_size
+        else TrainingEpisodes(seed, first, running=running),
         data_links=data,
         peer_link=peer_link(
             env.placement, env.listen or paths.hub_peers(index), lambda address: context.bind("peer", address)

@@ -138,10 +138,14 @@ class GroupEpisodes(TrainingEpisodes):
 
     rounds = True
 
-    def __init__(self, seed: int, size: int, row_offset: int = 0, incarnation: int | None = None) -> None:
-        super().__init__(seed, row_offset, incarnation)
+    def __init__(
+        self, seed: int, size: int, row_offset: int = 0, incarnation: int | None = None,
+        running: Mapping[int, np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(seed, row_offset, incarnation, running)
         self.size = size
-        self._rounds: dict[int, int] = {}
+        # What is gone on with has lost no episode, so that each round was one number.
+        self._rounds = {row: number - 1 for row, number in self._numbers.items()}
         #: Row -> how often its episode of this round was lost.
         self._losses: dict[int, int] = {}
 

@@ -195,6 +195,14 @@ def test_a_lost_member_is_run_again_from_its_groups_seed() -> None:
     assert episodes.next(0)[1] == episodes.next(1)[1] != seed  # type: ignore[index]
 
 
+def test_groups_go_on_with_the_seeds_they_would_have_had() -> None:
+    straight = GroupEpisodes(1, 2, row_offset=4, incarnation=3)
+    given = [[straight.next(row) for row in range(4)] for _ in range(3)]
+    running = {pair[0]: np.zeros(0) for pair in given[1] if pair is not None}
+    resumed = GroupEpisodes(1, 2, row_offset=4, running=running)
+    assert [[resumed.next(row) for row in range(4)] for _ in range(2)] == given[1:]
+
+
 def test_a_round_survives_the_loss_of_a_member() -> None:
     """The environment fails once in row 1: its episode is told as interrupted and runs again."""
     made = Failing(2)

@@ -112,6 +112,12 @@ def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterat
             "value of several from it; set policy.chunk: 1, or clone with algorithm.name: sft",
         )
     if TRAINING_TABLE in feeds:
+        if recipe.run.deterministic and feeds[TRAINING_TABLE].table.sampler == "replay":
+            yield (
+                "run.deterministic",
+                f"is true, but algorithm {name!r} replays what actors collect, and what a draw can find "
+                "depends on when chunks arrive; set false",
+            )
         return
     if not recipe.run.total_updates:
         yield (
