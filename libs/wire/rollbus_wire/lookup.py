@@ -27,6 +27,8 @@ def find(package: str, name: str) -> Any:
     A user's own plug-in is named by the dotted path of its module.
     """
     if "." in name:
+        if not _is_dotted(name):
+            raise ConfigError("%r is no dotted path of a module" % name)
         return _import(name, name)
     known = names(package)
     if name not in known:
@@ -42,15 +44,20 @@ def find(package: str, name: str) -> Any:
 def function(name: str, key: str) -> Any:
     """The function ``module:function`` that setting ``key`` names. Raises `ConfigError`."""
     module, _, attribute = name.partition(":")
+    if not _is_dotted(module):
+        raise ConfigError("%s %r is no module:function" % (key, name))
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise ConfigError("%s %s: no module %r; is it on PYTHONPATH?" % (key, name, error.name)) from None
-    except ValueError:
-        raise ConfigError("%s %r is no module:function" % (key, name)) from None
     if not callable(found):
         raise ConfigError("%s %s: %s has no function %r" % (key, name, module, attribute))
     return found
+
+
+def _is_dotted(name: str) -> bool:
+    """Whether ``name`` is words with dots between them; a relative path of Python's import is none."""
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def _import(path: str, name: str) -> Any:
