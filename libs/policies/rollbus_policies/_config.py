@@ -125,8 +125,9 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     """A policy that makes actions out of noise in several steps."""
 
     offers: ClassVar[frozenset[str]] = frozenset(
-        {"log_prob", "entropy", "value", "sample", "cloning_loss", "chain_log_prob", "steering"}
-    )
+        {"log_prob", "entropy", "value", "sample", "cloning_loss", "chain_log_prob", "steering",
+         "refinement"}
+    )  # fmt: skip
 
     chunk: int = Field(4, ge=1, description="Actions of one decision.")
     steps: int = Field(4, ge=1, description="Steps from noise to action.")
@@ -154,16 +155,31 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     )
     steer_hidden: list[int] = Field([128, 128], description="Hidden layers of that network.")
     steer_bound: float = Field(2.0, gt=0, description="Largest noise that it chooses.")
+    refine: bool = Field(
+        False,
+        description="A small network changes what was decided; it sees a token that sums up what the policy "
+        "sees, the numbers among the observations and the decision. The chain adds no noise.",
+    )
+    refine_token: int = Field(32, ge=1, description="Width of that token.")
+    refine_hidden: list[int] = Field([128, 128], description="Hidden layers of that network.")
     critic_group: str = Field(
         "policy", description="Observation group that an own critic reads: policy, privileged, ..."
     )
 
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.steer and self.refine:
+            raise ValueError("steer and refine exclude each other: what begins a chain or what ends it; unset one")
+        return self
+
     def lacks(self) -> dict[str, str]:
-        """Steering, or what a steered chain has none of; densities of each step, where only one is scored."""
-        if self.steer:
-            why = "a steered chain adds no noise; unset policy.steer"
-            return dict.fromkeys(("log_prob", "entropy", "sample", "chain_log_prob"), why)
-        lacks = {"steering": "set policy.steer: true"}
+        """What was not asked for, and what chains without noise have none of; densities of each step, where
+        only one is scored."""
+        others = {"steering": "steer", "refinement": "refine"}
+        lacks = {name: f"set policy.{key}: true" for name, key in others.items() if not getattr(self, key)}
+        if self.steer or self.refine:
+            why = f"its chain adds no noise; unset policy.{'steer' if self.steer else 'refine'}"
+            return lacks | dict.fromkeys(("log_prob", "entropy", "sample", "chain_log_prob"), why)
         if self.stochastic_steps == "one":
             lacks["chain_log_prob"] = "only one step of a chain is scored; set policy.stochastic_steps: all"
         return lacks
