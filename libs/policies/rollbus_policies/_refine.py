@@ -61,6 +61,7 @@ class Token(nn.Module):
 class Refine(nn.Module):
     """The executed actions [B, k, A] in [-1, 1] from a state [B, S] and the reference [B, k, A]."""
 
+    acts: Tensor
     exploration: Tensor
 
     def __init__(
@@ -77,6 +78,8 @@ class Refine(nn.Module):
         self.num_state = config.refine_token + (self._numbers.size if self._numbers else 0)
         self.actor = Mlp(self.num_state + num, config.refine_hidden, "relu", "orthogonal")
         self.output = linear(self.actor.size, num, "orthogonal", OUTPUT_GAIN)
+        #: Whether it has a say yet: not before it is trained.
+        self.register_buffer("acts", torch.zeros((), dtype=torch.bool))
         #: Deviation of the noise on what is sampled.
         self.register_buffer("exploration", torch.zeros(()))
 
@@ -109,7 +112,8 @@ class Refining(Generative):
         self.spec.action, self.spec.noise = ("float32", (2 * num + 1,)), num
 
     def explore(self, amount: float) -> None:
-        """Deviation of the noise in mode "sample"."""
+        """Let the network act, with noise of this deviation in mode "sample"."""
+        self.refine.acts.fill_(True)
         self.refine.exploration.fill_(amount)
 
     def refinement_state(self, context: Any, obs: Mapping[str, Tensor]) -> Tensor:
@@ -160,7 +164,7 @@ class Refining(Generative):
         refined = self.refine(self.refinement_state(context, obs), reference)
         noise = self.refine.noise(seeds, end.device) * sampled.view(-1, 1, 1)
         refined = (refined + noise).clamp(-1.0, 1.0)
-        acts = ~random
+        acts = ~random & self.refine.acts
         if MAY_REFINE in given:
             acts = acts & (to_tensor(given[MAY_REFINE], end.device).reshape(rows, -1)[:, -1] > 0.5)
         whole = torch.where(acts.view(-1, 1, 1), self._in_place(end, refined), end)
@@ -168,7 +172,8 @@ class Refining(Generative):
 
     def _ended(self, obs: Mapping[str, Tensor], context: Any, noise: Tensor) -> Tensor:
         end = super()._ended(obs, context, noise)
-        return self._in_place(end, self.refine(self.refinement_state(context, obs), self._executed(end)))
+        refined = self.refine(self.refinement_state(context, obs), self._executed(end))
+        return torch.where(self.refine.acts, self._in_place(end, refined), end)
 
     def _executed(self, end: Tensor) -> Tensor:
         """[..., k, A] in [-1, 1] of what a chain ended in, [..., C, A]."""

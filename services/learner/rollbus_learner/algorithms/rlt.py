@@ -146,10 +146,11 @@ class RLT(ActorCritic):
         action = refined(roles["policy"], batch[f"obs/{STATE}"], shown)
         q = values(roles, "critic", batch, action, "obs/")[0]
         distance = ((action - reference) ** 2).mean((1, 2))
-        valid = masked.valid_mask(batch) & may_refine(batch, "")
+        acts, valid = may_refine(batch, ""), masked.valid_mask(batch)
+        counts = acts if valid is None else acts & valid
         return Loss(
-            {"policy_loss": masked.total(config.bc_weight * distance - config.q_weight * q, valid)},
-            {"reference_distance": masked.total(distance.detach(), valid)},
+            {"policy_loss": masked.total(config.bc_weight * distance - config.q_weight * q, counts)},
+            {"reference_distance": masked.total(distance.detach(), counts)},
         )
 
     def after_update(self, batch: Batch, roles: Roles, metrics: Mapping[str, float]) -> None:
@@ -166,7 +167,7 @@ def may_refine(batch: Batch, which: str) -> Tensor:
     """bool [B]: rows in which the network may act, by the column of the environment where there is one."""
     switch = batch.get(f"{which}obs/{MAY_REFINE}")
     if switch is None:
-        return torch.ones_like(batch["valid"])
+        return torch.ones(len(batch["reward"]), dtype=torch.bool, device=batch["reward"].device)
     return switch.flatten(1)[:, -1] > 0.5 if switch.ndim > 1 else switch > 0.5
 
 
