@@ -10,7 +10,7 @@ from rollbus_policies.base import PolicyConfig
 
 HeadKind = Literal[
     "auto", "gaussian", "state_gaussian", "tanh_gaussian", "bins", "deterministic", "q_values",
-    "dueling_q_values",
+    "dueling_q_values", "gsde", "tanh_gsde",
 ]  # fmt: skip
 #: What a head is asked for -> the head to set for it; and what heads that differ from most give.
 _HEAD_OF = {
@@ -19,6 +19,7 @@ _HEAD_OF = {
 }  # fmt: skip
 _OF_HEADS = {
     "tanh_gaussian": frozenset({"sample", "log_prob", "entropy", "cloning_loss"}),
+    "tanh_gsde": frozenset({"sample", "log_prob", "entropy", "cloning_loss"}),
     "deterministic": frozenset({"deterministic"}),
     "q_values": frozenset({"q_values"}),
     "dueling_q_values": frozenset({"q_values"}),
@@ -71,9 +72,13 @@ class ActorCriticConfig(ChunkConfig):
         "auto",
         description="Distribution of continuous actions: gaussian clips (PPO), state_gaussian has a "
         "deviation that depends on the observation, tanh_gaussian squashes and can be sampled with gradient "
-        "(SAC), bins chooses one of num_bins values per dimension; auto: gaussian. Without a density, with "
+        "(SAC), gsde and tanh_gsde are the same with noise that depends on the features and is kept for a "
+        "while, bins chooses one of num_bins values per dimension; auto: gaussian. Without a density, with "
         "exploration that the algorithm sets: deterministic (TD3), q_values and dueling_q_values of discrete "
         "actions (DQN).",
+    )
+    sde_sample_freq: int = Field(
+        0, ge=0, description="Steps for which heads gsde and tanh_gsde keep their noise; 0: an episode."
     )
     num_bins: int = Field(11, ge=2, description="Values per action dimension of head bins.")
     log_std_init: float = Field(0.0, description="Initial log standard deviation of continuous actions.")

@@ -62,6 +62,8 @@ class PolicySpec:
     action_size: int = 1
     #: Width of the standard normal ``noise`` that "sample" takes.
     noise: int = 0
+    #: Steps for which a row keeps its exploration noise (`Ask.held`), 0: an episode; None: it keeps none.
+    held_noise: int | None = None
     #: Why only torch can run it; "": `describe` gives its trunk to other engines.
     no_trunk: str = ""
     #: Whether actions are made from noise: then "mode" adds none, but starts from the row's own.
@@ -78,6 +80,8 @@ class Ask:
     want: tuple[str, ...] = ()
     #: float32 [B, C, *shape] for generative policies: what they start from, in place of the row's own noise.
     noise: np.ndarray | None = None
+    #: uint64 [B], seeds that stay while ``spec.held_noise`` says so; None: those of the decision.
+    held: np.ndarray | None = None
 
 
 @dataclass
