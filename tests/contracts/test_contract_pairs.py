@@ -37,7 +37,9 @@ def cases():
             yield pytest.param(policy, algorithm, {}, id=f"{algorithm}-{policy}")
     for head, algorithms in HEADS.items():
         for algorithm in algorithms:
-            yield pytest.param("mlp", algorithm, {"head": head, "log_std_init": -2.0}, id=f"{algorithm}-{head}")
+            yield pytest.param(
+                "mlp", algorithm, {"head": head, "log_std_init": -2.0}, id=f"{algorithm}-{head}"
+            )
 
 
 class Pair:

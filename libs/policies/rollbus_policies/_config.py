@@ -174,7 +174,9 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if self.steer and self.refine:
-            raise ValueError("steer and refine exclude each other: what begins a chain or what ends it; unset one")
+            raise ValueError(
+                "steer and refine exclude each other: what begins a chain or what ends it; unset one"
+            )
         return self
 
     def lacks(self) -> dict[str, str]:

@@ -34,7 +34,8 @@ class PolicyConfig(BaseModel):
         "acts as if the next one were. Needed by recap and steam.",
     )
     #: What policies of this family can do: "log_prob", "entropy", "value", "sample", "cloning_loss",
-    #: "deterministic", "q_values", "steering", "refinement"; "recurrent": it has a state and learns from sequences.
+    #: "deterministic", "q_values", "steering", "refinement"; "recurrent": it has a state and learns from
+    #: sequences.
     offers: ClassVar[frozenset[str]] = frozenset()
 
     def lacks(self) -> dict[str, str]:
@@ -137,10 +138,10 @@ class Policy(Protocol):
         ``spec.chunk`` > 1, with ``action_valid`` bool [..., C] if some are padding), "deterministic" (the
         stored action without exploration), "q_values" [..., n] (of each discrete action), "steering"
         (``steering`` [..., A], the chosen initial noise over its bound, and ``steering_log_prob``, from
-        ``noise`` [..., A]). With "refinement": "token_loss" [...] of the token that is to sum up what the policy
-        sees, "refinement_state" [..., S], "reference" [..., k, A] (what the policy decides alone, in [-1, 1], from
-        ``noise`` [..., C A]), and "refinement" [..., k, A], what becomes of the columns ``refinement_state`` and
-        ``reference``.
+        ``noise`` [..., A]). With "refinement": "token_loss" [...] of the token that is to sum up what the
+        policy sees, "refinement_state" [..., S], "reference" [..., k, A] (what the policy decides alone, in
+        [-1, 1], from ``noise`` [..., C A]), and "refinement" [..., k, A], what becomes of the columns
+        ``refinement_state`` and ``reference``.
         With ``num_steps`` [...] log-probs and entropies count the actions that were executed.
         """
         ...

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from dataclasses import replace
 from typing import Any
 
 import numpy as np

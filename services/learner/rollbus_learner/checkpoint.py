@@ -231,8 +231,11 @@ def start_from(policy: nn.Module, path: Path) -> None:
     unfit = sorted(
         name
         for name in wanted | set(tensors)
-        if (tuple(have[name].shape) != tensors[name].shape if name in have and name in tensors
-            else not name.startswith(OWN_START))
+        if (
+            tuple(have[name].shape) != tensors[name].shape
+            if name in have and name in tensors
+            else not name.startswith(OWN_START)
+        )
     )
     if unfit:
         raise CheckpointError(

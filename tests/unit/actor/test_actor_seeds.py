@@ -31,7 +31,9 @@ def test_the_seed_of_one_episode_is_that_of_its_first_decision() -> None:
 
 
 @pytest.mark.parametrize(("hold", "drawn"), [(3, [0, 0, 0, 3, 3]), (0, [0] * 5), (1, [0, 1, 2, 3, 4])])
-def test_held_noise_has_the_seed_of_the_step_it_was_drawn_at(tmp_path: Path, hold: int, drawn: list[int]) -> None:
+def test_held_noise_has_the_seed_of_the_step_it_was_drawn_at(
+    tmp_path: Path, hold: int, drawn: list[int]
+) -> None:
     """Two rows that end at different times: each keeps its own."""
     engine = CounterEngine()
     engine.spec.held_noise = hold

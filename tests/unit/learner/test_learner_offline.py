@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from pydantic import ValidationError
 from learner_tiny import SPEC, built, step_batch, update
+from pydantic import ValidationError
 
 from rollbus_learner.algorithm import Progress
 from rollbus_learner.algorithms import cal_ql, cql, iql
@@ -138,7 +138,10 @@ def test_the_learned_weight_by_hand():
 def test_the_learned_weight_rises_while_the_gap_is_too_large(target, rises):
     algorithm = made(cql, conservative=1.0, target_gap=target, critic_learning_rate=1e-2)
     modules, optimisers = built(algorithm)
-    weights = [update(algorithm, modules, optimisers, step_batch(64), START)["conservative_weight"] for _ in range(30)]
+    weights = [
+        update(algorithm, modules, optimisers, step_batch(64), START)["conservative_weight"]
+        for _ in range(30)
+    ]
     assert weights[0] == pytest.approx(1.0) and (weights[-1] > 1.1 if rises else weights[-1] < 0.9)
 
 

@@ -87,7 +87,9 @@ def test_the_next_action_is_the_networks_with_noise_or_the_policys_alone():
     algorithm.following(modules, batch)
     own = policy({"refinement_state": state, "reference": batch["next_reference"]}, ("refinement",))
     noisy = (own["refinement"] + batch["exploration"]).clamp(-1, 1)
-    torch.testing.assert_close(valued["action"], torch.where(may.view(-1, 1, 1), noisy, batch["next_reference"]))
+    torch.testing.assert_close(
+        valued["action"], torch.where(may.view(-1, 1, 1), noisy, batch["next_reference"])
+    )
     assert batch["exploration"].std().item() == pytest.approx(0.3, rel=0.2)
 
 
@@ -161,7 +163,7 @@ def test_the_token_learns_to_tell():
 def test_stages_have_their_tables():
     given = {"num_envs": 4, "num_slices": 1, "deterministic": False}
     assert list(rlt.Config().feeds(**given)) == [TRAINING_TABLE]
-    (table, feed), = rlt.Config(stage="token", n_step=3).feeds(**given).items()
+    ((table, feed),) = rlt.Config(stage="token", n_step=3).feeds(**given).items()
     assert table == "demos" and feed.table.random_steps == 0 and feed.n_step == 1
     with pytest.raises(ValueError, match="policy_delay"):
         rlt.Config(policy_delay=9, steps_per_update=4, updates_per_step=1).feeds(**given)

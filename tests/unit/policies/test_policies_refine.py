@@ -113,7 +113,9 @@ def test_what_somebody_else_did_is_its_own_reference():
     stored = policy.from_env_action(shown)
     assert (stored[:, -1] == OTHERS).all()
     np.testing.assert_allclose(policy.env_action(stored), shown[:, :2], atol=1e-5)
-    np.testing.assert_allclose(2.0 * policy.reference(torch.from_numpy(stored)).numpy(), shown[:, :2], atol=1e-5)
+    np.testing.assert_allclose(
+        2.0 * policy.reference(torch.from_numpy(stored)).numpy(), shown[:, :2], atol=1e-5
+    )
 
 
 def test_the_token_is_told_by_hand_and_leaves_the_policy_alone():

@@ -84,7 +84,15 @@ def test_over_many_matrices_actions_have_the_density_that_is_scored(kind):
 
 def policy_of(module=mlp, **settings):
     torch.manual_seed(0)
-    small = {"chunk": 1, "hidden": [16], "width": 16, "num_heads": 2, "heads": 2, "layers": 1, "expert_layers": 1}
+    small = {
+        "chunk": 1,
+        "hidden": [16],
+        "width": 16,
+        "num_heads": 2,
+        "heads": 2,
+        "layers": 1,
+        "expert_layers": 1,
+    }
     known = {k: v for k, v in small.items() if k in module.Config.model_fields}
     config = module.Config(name=module.__name__.split(".")[-1], **(known | {"head": "gsde"} | settings))
     return base.make(config, SPEC, critic=False)
@@ -115,7 +123,9 @@ def test_noise_is_held_and_of_the_row_alone(module, head):
     batch = {"obs/x": torch.from_numpy(x), "action": torch.from_numpy(now.action)}
     if policy.spec.state_size:
         batch = {name: value[None] for name, value in batch.items()} | {
-            "state": torch.zeros(6, policy.spec.state_size), "start": torch.ones(1, 6, dtype=torch.bool)}
+            "state": torch.zeros(6, policy.spec.state_size),
+            "start": torch.ones(1, 6, dtype=torch.bool),
+        }
     scored = policy(batch, ("log_prob",))["log_prob"].reshape(6)
     np.testing.assert_allclose(scored.detach().numpy(), now.extras["log_prob"], atol=1e-5)
 
@@ -125,7 +135,9 @@ def test_modes_are_kept_apart():
     x, seeds = np.ones((3, 3), np.float32), np.arange(3, dtype=np.uint64)
     mixed = policy.act({"x": x}, None, Ask(["sample", "mode", "random"], held=seeds), seeds)
     for row, mode in enumerate(("sample", "mode", "random")):
-        np.testing.assert_array_equal(mixed.action[row], policy.act({"x": x}, None, Ask(mode, held=seeds), seeds).action[row])
+        np.testing.assert_array_equal(
+            mixed.action[row], policy.act({"x": x}, None, Ask(mode, held=seeds), seeds).action[row]
+        )
 
 
 def test_samples_with_gradient_reach_features_and_deviations():

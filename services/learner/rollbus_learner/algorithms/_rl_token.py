@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from rollbus_learner.algorithm import Algorithm, Loss, Plan, Role, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor, nn
 
-    from rollbus_learner.algorithm import AlgorithmConfig, Batch, Roles
     from rollbus_core.feed import Feed
+    from rollbus_learner.algorithm import AlgorithmConfig, Batch, Roles
     from rollbus_wire.spec import EnvSpec
 
 
@@ -43,7 +41,7 @@ class RLToken(Algorithm):
         loss = roles["policy"](batch, ("token_loss",))["token_loss"]
         return Loss({"token_loss": masked.total(loss, masked.valid_mask(batch))})
 
-    def publish(self, roles: Roles) -> Mapping[str, Tensor]:
+    def publish(self, roles: Roles) -> dict[str, Tensor]:
         """The policy; actors need no critic."""
         return without_critic(roles["policy"])
 

@@ -18,7 +18,7 @@ the paper's goes on from the positions before; the policy itself is not tuned al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from rollbus_core.config.models import option
 from rollbus_core.feed import TRAINING_TABLE, Feed, TableConfig
@@ -93,8 +93,8 @@ class RLT(ActorCritic):
         train_only(policy, "refine.actor.", "refine.output.")
         if config.critic_group != "policy":
             raise ConfigError(
-                f"algorithm.critic_group {config.critic_group}: the critics of rlt read the token of what the "
-                "policy sees; remove it"
+                f"algorithm.critic_group {config.critic_group}: the critics of rlt read the token of what "
+                "the policy sees; remove it"
             )
         super().__init__(config, spec, policy, feed)
         cast("Policy", policy).explore(config.exploration_noise)
@@ -118,13 +118,13 @@ class RLT(ActorCritic):
         return [self.critic_step(), self.policy_step(every=self.config.policy_delay)]
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
-        """Adds what the frozen policy makes of both observations, once; which references are hidden; noise."""
+        """Adds what the frozen policy makes of both observations; which references are hidden; noise."""
         metrics = super().label(batch, roles, progress)
         policy, num = roles["policy"], len(batch["valid"])
         device, spec = batch["reward"].device, cast("Policy", policy).spec
         batch["next_noise"] = torch.randn((num, spec.noise), device=device)
         batch |= _by_parts(policy, batch, self.feed.batch_size)
-        batch["reference"] = policy.reference(batch["action"])
+        batch["reference"] = cast("Any", policy).reference(batch["action"])
         batch["shows_reference"] = torch.rand(num, device=device) >= self.config.reference_dropout
         batch["exploration"] = self.config.exploration_noise * torch.randn_like(batch["reference"])
         return metrics
@@ -175,7 +175,9 @@ def _by_parts(policy: nn.Module, batch: Batch, size: int) -> Batch:
     """The columns of the state now and next, and of the next reference; ``size`` rows at a time."""
     parts: list[Batch] = []
     for at in range(0, len(batch["valid"]), size):
-        now, then = ({name: c[at : at + size] for name, c in observed(batch, w).items()} for w in ("", "next_"))
+        now, then = (
+            {name: c[at : at + size] for name, c in observed(batch, w).items()} for w in ("", "next_")
+        )
         noise = {"noise": batch["next_noise"][at : at + size]}
         found = policy({**then, **noise}, (STATE, "reference"))
         parts.append(
