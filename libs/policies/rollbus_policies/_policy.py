@@ -18,13 +18,15 @@ from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._executed import executed
 from rollbus_policies._heads import ChunkHead, make_head
 from rollbus_policies._networks import OUTPUT_GAIN, apply, exact, linear
-from rollbus_policies._observing import MODES, Observing, of_batch, to_array
+from rollbus_policies._observing import MODES, Observing, of_batch, rows_in, to_array
 from rollbus_policies._samplers import Sampler
 from rollbus_policies._transforms import to_tensor, trunk_input
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_policies.trunk import Trunk, TrunkInput
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
+
+_UNTOLD = "it is told a label (policy.condition)"
 
 
 class ActorCritic(Observing):
@@ -52,11 +54,7 @@ class ActorCritic(Observing):
             action_size=env.action.size,
             noise=self.head.num_noise,
             held_noise=config.sde_sample_freq if self.head.reads_features else None,
-            no_trunk=self.head.no_sampler
-            if self.head.no_sampler
-            else "it is told a label (policy.condition)"
-            if CONDITION in self.keys
-            else "",
+            no_trunk=self.head.no_sampler or _UNTOLD * (CONDITION in self.keys),
         )
 
     def build_output(self, num_features: int) -> None:
@@ -243,8 +241,6 @@ class ActorCritic(Observing):
         )
         return encoded
 
-    # --- details -------------------------------------------------------------------------------
-
     def _params(self, features: Tensor, layer: Callable[[nn.Module, Tensor], Tensor]) -> Any:
         raw = self.raw(features, layer)
         return self.head(raw, features) if self.head.reads_features else self.head(raw)
@@ -264,17 +260,15 @@ class ActorCritic(Observing):
         }
 
     def _decide(self, params: Any, features: Tensor, ask: Ask, seeds: np.ndarray) -> Tensor:
-        mode = ask.mode
-        if isinstance(mode, str):
-            return self._decide_all(params, features, mode, ask, seeds)
-        if len(mode) != len(seeds):
-            raise SpecError(f"{len(mode)} modes for {len(seeds)} rows")
-        modes = sorted(set(mode))
-        action = self._decide_all(params, features, modes[0], ask, seeds)
-        for other in modes[1:]:
-            rows = torch.tensor([m == other for m in mode], device=features.device)
-            rows = rows.reshape(-1, *[1] * (action.ndim - 1))
-            action = torch.where(rows, self._decide_all(params, features, other, ask, seeds), action)
+        if isinstance(ask.mode, str):
+            return self._decide_all(params, features, ask.mode, ask, seeds)
+        action: Tensor | None = None
+        for mode in sorted(set(ask.mode)):
+            rows = torch.from_numpy(rows_in(ask.mode, mode, len(seeds))).to(features.device)
+            decided = self._decide_all(params, features, mode, ask, seeds)
+            rows = rows.reshape(-1, *[1] * (decided.ndim - 1))
+            action = decided if action is None else torch.where(rows, decided, action)
+        assert action is not None
         return action
 
     def _decide_all(self, params: Any, features: Tensor, mode: str, ask: Ask, seeds: np.ndarray) -> Tensor:

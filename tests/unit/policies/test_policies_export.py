@@ -20,7 +20,8 @@ CASES = [
     ("mlp", "multi_discrete", {}), ("cnn", "discrete", {}), ("recurrent", "continuous", {}),
     ("transformer", "continuous", {"head": "bins"}), ("act", "continuous", {"chunk": 3, "execute": 2}),
     ("flow", "continuous", {"chunk": 2, "normalise_obs": True}), ("diffusion", "continuous", {"chunk": 1}),
-    ("flow", "continuous", {"chunk": 3, "execute": 2, "refine": True}), ("mlp", "continuous", {"head": "gsde"}),
+    ("flow", "continuous", {"chunk": 3, "execute": 2, "refine": True}),
+    ("mlp", "continuous", {"head": "gsde"}),
 ]  # fmt: skip
 
 
