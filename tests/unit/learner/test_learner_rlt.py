@@ -6,6 +6,7 @@ import torch
 from learner_tiny import SPEC, built, step_batch, update
 
 from rollbus_core import rng
+from rollbus_core.columns import SOURCES
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_learner.algorithm import Progress
 from rollbus_learner.algorithms import rlt
@@ -69,7 +70,7 @@ def test_the_target_is_the_smaller_of_both_after_the_executed_steps():
     targets = torch.tensor([6.04, 4.6])
     assert float(loss.metrics["q_target"][0]) == pytest.approx(float(targets.sum()), abs=1e-5)
     wanted = 0.5 * ((3.0 - targets) ** 2 + (1.0 - targets) ** 2).sum()
-    assert float(loss.terms["critic_loss"][0]) == pytest.approx(float(wanted), abs=1e-4)
+    assert float(loss.terms["critic_loss"][0].detach()) == pytest.approx(float(wanted), abs=1e-4)
 
 
 def test_the_next_action_is_the_networks_with_noise_or_the_policys_alone():
@@ -109,7 +110,7 @@ def test_the_networks_loss_by_hand():
         action = policy.refine(batch["obs/refinement_state"][row], shown)
         wanted.append(3.0 * ((action - reference) ** 2).sum() / 4 - 2.0 * 7.0)
     total, count = algorithm.policy_loss(modules, batch).terms["policy_loss"]
-    assert float(total) == pytest.approx(float(sum(wanted)), rel=1e-5) and int(count) == len(hidden)
+    assert float(total.detach()) == pytest.approx(float(sum(wanted)), rel=1e-5) and int(count) == len(hidden)
     # The reference of a row is what the policy itself decided.
     torch.testing.assert_close(batch["reference"].flatten(1), batch["action"][:, :4].clamp(-1, 1))
 
@@ -184,3 +185,20 @@ def test_it_begins_from_a_policy_without_network_and_not_from_another_width(tmp_
     saved |= {name: value.numpy().copy() for name, value in refined(refine_token=5).state_dict().items()}
     with pytest.raises(CheckpointError, match=r"refine\.token\.narrow"):
         start_from(policy, tmp_path)
+
+
+def test_the_network_is_drawn_to_what_a_person_did():
+    """A takeover: the stored action of a person's is the reference, and critics value it."""
+    policy = refined()
+    algorithm = made(policy, q_weight=0.0, bc_weight=1.0, learning_rate=3e-3)
+    modules, optimisers = built(algorithm)
+    batch = batch_of(policy)
+    shown = np.full((len(batch["valid"]), 3, 2), 0.6, np.float32)
+    batch["action"] = torch.from_numpy(policy.from_env_action(shown))
+    batch["source"] = torch.full(batch["valid"].shape, SOURCES.index("human"), dtype=torch.uint8)
+    for _ in range(100):
+        metrics = update(algorithm, modules, optimisers, batch, START)
+    assert metrics["reference_distance"] < 0.01
+    state = policy({"obs/x": batch["obs/x"]}, ("refinement_state",))["refinement_state"]
+    done = policy({"refinement_state": state, "reference": torch.zeros(len(state), 2, 2)}, ("refinement",))
+    torch.testing.assert_close(done["refinement"].mean(), torch.tensor(0.6), atol=0.05, rtol=0)
