@@ -149,3 +149,9 @@ def test_a_learned_weight_does_not_start_at_zero():
     with pytest.raises(ValidationError, match="conservative 0"):
         cql.Config(conservative=0.0, target_gap=1.0)
     assert "multiplier" not in made(cql).roles()
+
+
+@pytest.mark.parametrize(("counts", "value"), [(False, 3.0), (True, 2.5)])
+def test_entropy_counts_in_the_next_value_if_it_is_told_to(counts, value):
+    found = made(cql, entropy_backup=counts).next_value(torch.tensor([[3.0], [4.0]]), torch.tensor([0.5]))
+    assert found.tolist() == [value]

@@ -45,6 +45,7 @@ class ConservativeConfig(sac.Entropy, CriticConfig, OfflineConfig):
         "hold (a Lagrange multiplier); 0: the weight is fixed.",
         ge=0,
     )
+    entropy_backup: bool = option(False, "Entropy counts in the value of the next state.")
     num_proposals: int = option(10, "Actions of each kind: uniform, of the policy now, and next.", ge=1)
 
     @model_validator(mode="after")
@@ -64,6 +65,10 @@ class Conservative(Offline, sac.SAC):
         multiplier, start = torch.nn.Module(), math.log(self.config.conservative)
         multiplier.register_parameter("log_weight", torch.nn.Parameter(torch.tensor(start)))
         return super().further_roles() | {"multiplier": Role(multiplier)}
+
+    def next_value(self, heads: Tensor, entropy_cost: Tensor) -> Tensor:
+        """The smallest, as in the authors' code without the entropy."""
+        return super().next_value(heads, entropy_cost if self.config.entropy_backup else 0.0 * entropy_cost)
 
     def critic_step(self) -> Step:
         """All critics at once, and the term's weight."""
