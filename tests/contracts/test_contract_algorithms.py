@@ -34,6 +34,7 @@ POLICIES = (
     (flow.Config(**SMALL, steps=3), SPEC),
     (flow.Config(**SMALL, sampler="flow_noise", bound="tanh"), SPEC),
     (flow.Config(**SMALL, steer=True), SPEC),
+    (flow.Config(**SMALL, refine=True), SPEC),
     (mlp.Config(hidden=[32], head="tanh_gaussian", condition="label"), SPEC),
 )
 
@@ -79,6 +80,11 @@ def preference(policy, seen):
         noise = torch.zeros(len(seen["action"]), 2)
         chosen = policy({**seen, "noise": noise}, ("steering",))["steering"]
         return -((policy.steer.bound * chosen - seen["action"][:, :2]) ** 2).sum(-1)
+    if "refinement" in policy.wants:
+        state = policy(seen, ("refinement_state",))["refinement_state"]
+        given = {"refinement_state": state, "reference": torch.zeros(len(state), 1, 2)}
+        chosen = policy(given, ("refinement",))["refinement"][:, 0]
+        return -((chosen - policy.squash(seen["action"])) ** 2).sum(-1)
     return -((policy(seen, ("deterministic",))["deterministic"] - seen["action"]) ** 2).sum(-1)
 
 
@@ -89,7 +95,8 @@ def batch_of(algorithm):
         if algorithm.policy.spec.generative:
             stored = algorithm.policy.from_env_action(batch["env_action"].numpy())
             # Where noise is what is chosen, it is what the reward is of.
-            stored[:, :2] = 2.0 * batch["env_action"].numpy()
+            if algorithm.policy.config.steer:
+                stored[:, :2] = 2.0 * batch["env_action"].numpy()
             batch["action"] = torch.from_numpy(stored)
         # Whoever learns from an expert gets one that did what was done.
         executed = algorithm.policy.env_action(batch["action"].numpy())

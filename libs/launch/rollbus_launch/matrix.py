@@ -34,7 +34,7 @@ SPECS = {
 #: Settings that are tried in turn; the first under which a pair fits is what the table names.
 VARIANTS: tuple[dict[str, Any], ...] = (
     {}, {"head": "tanh_gaussian"}, {"head": "deterministic"}, {"head": "q_values"},
-    {"execute": 1, "chunk": 1}, {"steer": True},
+    {"execute": 1, "chunk": 1}, {"steer": True}, {"refine": True},
     {"sampler": "flow_noise"}, {"condition": "label"},
 )  # fmt: skip
 

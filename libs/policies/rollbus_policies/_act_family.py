@@ -39,6 +39,7 @@ class ActPolicy(ActorCritic):
         inner = self.head.inner if isinstance(self.head, ChunkHead) else self.head
         #: A Gaussian's means stand before its deviations.
         self._parts = self.head.num_params // (chunk * size) if isinstance(inner, Gaussian) else 1
+        self.head.read(chunk * width)
         self.output = linear(width, self.head.num_params // chunk, config.init, OUTPUT_GAIN)
         with torch.no_grad():
             bias = self.head.initial_bias().view(self._parts, chunk, -1)[:, 0]

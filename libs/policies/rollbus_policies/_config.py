@@ -10,7 +10,7 @@ from rollbus_policies.base import PolicyConfig
 
 HeadKind = Literal[
     "auto", "gaussian", "state_gaussian", "tanh_gaussian", "bins", "deterministic", "q_values",
-    "dueling_q_values",
+    "dueling_q_values", "gsde", "tanh_gsde",
 ]  # fmt: skip
 #: What a head is asked for -> the head to set for it; and what heads that differ from most give.
 _HEAD_OF = {
@@ -19,6 +19,7 @@ _HEAD_OF = {
 }  # fmt: skip
 _OF_HEADS = {
     "tanh_gaussian": frozenset({"sample", "log_prob", "entropy", "cloning_loss"}),
+    "tanh_gsde": frozenset({"sample", "log_prob", "entropy", "cloning_loss"}),
     "deterministic": frozenset({"deterministic"}),
     "q_values": frozenset({"q_values"}),
     "dueling_q_values": frozenset({"q_values"}),
@@ -71,9 +72,13 @@ class ActorCriticConfig(ChunkConfig):
         "auto",
         description="Distribution of continuous actions: gaussian clips (PPO), state_gaussian has a "
         "deviation that depends on the observation, tanh_gaussian squashes and can be sampled with gradient "
-        "(SAC), bins chooses one of num_bins values per dimension; auto: gaussian. Without a density, with "
+        "(SAC), gsde and tanh_gsde are the same with noise that depends on the features and is kept for a "
+        "while, bins chooses one of num_bins values per dimension; auto: gaussian. Without a density, with "
         "exploration that the algorithm sets: deterministic (TD3), q_values and dueling_q_values of discrete "
         "actions (DQN).",
+    )
+    sde_sample_freq: int = Field(
+        0, ge=0, description="Steps for which heads gsde and tanh_gsde keep their noise; 0: an episode."
     )
     num_bins: int = Field(11, ge=2, description="Values per action dimension of head bins.")
     log_std_init: float = Field(0.0, description="Initial log standard deviation of continuous actions.")
@@ -125,8 +130,9 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     """A policy that makes actions out of noise in several steps."""
 
     offers: ClassVar[frozenset[str]] = frozenset(
-        {"log_prob", "entropy", "value", "sample", "cloning_loss", "chain_log_prob", "steering"}
-    )
+        {"log_prob", "entropy", "value", "sample", "cloning_loss", "chain_log_prob", "steering",
+         "refinement"}
+    )  # fmt: skip
 
     chunk: int = Field(4, ge=1, description="Actions of one decision.")
     steps: int = Field(4, ge=1, description="Steps from noise to action.")
@@ -154,16 +160,33 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     )
     steer_hidden: list[int] = Field([128, 128], description="Hidden layers of that network.")
     steer_bound: float = Field(2.0, gt=0, description="Largest noise that it chooses.")
+    refine: bool = Field(
+        False,
+        description="A small network changes what was decided; it sees a token that sums up what the policy "
+        "sees, the numbers among the observations and the decision. The chain adds no noise.",
+    )
+    refine_token: int = Field(32, ge=1, description="Width of that token.")
+    refine_hidden: list[int] = Field([128, 128], description="Hidden layers of that network.")
     critic_group: str = Field(
         "policy", description="Observation group that an own critic reads: policy, privileged, ..."
     )
 
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.steer and self.refine:
+            raise ValueError(
+                "steer and refine exclude each other: what begins a chain or what ends it; unset one"
+            )
+        return self
+
     def lacks(self) -> dict[str, str]:
-        """Steering, or what a steered chain has none of; densities of each step, where only one is scored."""
-        if self.steer:
-            why = "a steered chain adds no noise; unset policy.steer"
-            return dict.fromkeys(("log_prob", "entropy", "sample", "chain_log_prob"), why)
-        lacks = {"steering": "set policy.steer: true"}
+        """What was not asked for, and what chains without noise have none of; densities of each step, where
+        only one is scored."""
+        others = {"steering": "steer", "refinement": "refine"}
+        lacks = {name: f"set policy.{key}: true" for name, key in others.items() if not getattr(self, key)}
+        if self.steer or self.refine:
+            why = f"its chain adds no noise; unset policy.{'steer' if self.steer else 'refine'}"
+            return lacks | dict.fromkeys(("log_prob", "entropy", "sample", "chain_log_prob"), why)
         if self.stochastic_steps == "one":
             lacks["chain_log_prob"] = "only one step of a chain is scored; set policy.stochastic_steps: all"
         return lacks

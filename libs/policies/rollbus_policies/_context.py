@@ -84,6 +84,10 @@ class Context(nn.Module):
             self.numbers = nn.Linear(self._numbers.size, width)
         self.tokens = nn.ModuleList(_Tokens(key, spec.observation[key], width) for key in self._sequences)
         self.encoder = Transformer(width, layers, num_heads)
+        patches = len(self.patches.places) if self._images is not None else 0
+        #: n, padded ones included.
+        self.num_positions = (self._numbers is not None) + patches
+        self.num_positions += sum(spec.observation[key].shape[0] for key in self._sequences)
 
     def forward(self, obs: Mapping[str, Tensor], normalisers: Normalisers | None) -> tuple[Tensor, Tensor]:
         """(positions [B, n, W], bool [B, n]) of ``obs`` [B, ...]; of a stack of instructions the newest."""

@@ -44,7 +44,7 @@ class Guided(NamedTuple):
     told: Any
 
 
-def _plain(context: Any) -> Any:
+def plain(context: Any) -> Any:
     """The context of the label alone."""
     return context.told if isinstance(context, Guided) else context
 
@@ -151,8 +151,7 @@ class Generative(Observing):
         context = self._guided(observed)
         noise = rng.normal(seeds, math.prod(self._shape)) if ask.noise is None else ask.noise
         start = to_tensor(np.ascontiguousarray(noise, np.float32), device).reshape(num, *self._shape)
-        index = self._drawn_index(seeds)
-        chain = self._decided(context, start, index, ask, seeds)
+        chain, index = self._decided(obs, observed, context, start, ask, seeds)
         extras = self._extras(chain, index, context, observed, ask.want)
         stored = torch.cat([chain.flatten(1), index[:, None].float()], 1)
         action = to_array(stored, device)
@@ -188,7 +187,7 @@ class Generative(Observing):
         if "value" in want:
             result["value"] = self._value(obs, context)
         if "features" in want:
-            result["features"] = pooled(*_plain(context))
+            result["features"] = pooled(*plain(context))
         return {name: value.reshape(*lead, *value.shape[1:]) for name, value in result.items()}
 
     def clean(self, action: Tensor) -> Tensor:
@@ -222,32 +221,48 @@ class Generative(Observing):
 
         A steered policy makes its own ``noise``.
         """
-        context = self._guided(self.told(dict(obs)))
+        told = self.told(dict(obs))
+        context = self._guided(told)
         if noise is None:
-            noise = self.steer.mode(pooled(*_plain(context))).unsqueeze(1).expand(-1, *self._shape)
-        x, quiet = noise, torch.zeros(noise.shape[0], dtype=torch.bool, device=noise.device)
-        for step in range(self._states - 1):
-            x, _ = self.transition(x, torch.full_like(quiet, step, dtype=torch.int64), context, quiet)
+            noise = self.steer.mode(pooled(*plain(context))).unsqueeze(1).expand(-1, *self._shape)
+        x = self._ended(told, context, noise)
         action = self._bounds.scale_tensor(self.ends.to_unit(x).reshape(-1, *self._bounds.low.shape))
         return (action[:, 0] if self.spec.chunk == 1 else action[:, : self.spec.execute]), None
 
-    def _decided(self, context: Any, start: Tensor, index: Tensor, ask: Ask, seeds: np.ndarray) -> Tensor:
-        """Chains [B, N + 1, C, A] of rows in their modes."""
-        num = len(seeds)
+    def undisturbed(self, context: Any, noise: Tensor) -> Tensor:
+        """The end [B, C, A] of a chain from ``noise`` [B, C, A] that adds none on its way."""
+        x, quiet = noise, torch.zeros(noise.shape[0], dtype=torch.bool, device=noise.device)
+        for step in range(self._states - 1):
+            x, _ = self.transition(x, torch.full_like(quiet, step, dtype=torch.int64), context, quiet)
+        return x
+
+    def _ended(self, obs: Mapping[str, Tensor], context: Any, noise: Tensor) -> Tensor:
+        """What is decided in mode "mode" from ``noise`` [B, C, A], as a chain ends."""
+        return self.undisturbed(context, noise)
+
+    def _decided(
+        self, given: Mapping[str, np.ndarray], obs: Mapping[str, Tensor], context: Any, start: Tensor,
+        ask: Ask, seeds: np.ndarray,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Chains [B, N + 1, C, A] of rows in their modes, and the step that is scored of each, [B].
+
+        ``given`` are all observations of the rows, ``obs`` those that the policy reads.
+        """
+        num, index = len(seeds), self._drawn_index(seeds)
         sampled, random = (rows_in(ask.mode, name, num) for name in ("sample", "random"))
         if self.config.steer:
             if ask.noise is None:
                 modes = [ask.mode] * num if isinstance(ask.mode, str) else ask.mode
-                steered = self.steer.start(pooled(*_plain(context)), [*modes], seeds)
+                steered = self.steer.start(pooled(*plain(context)), [*modes], seeds)
                 start = steered.unsqueeze(1).expand(start.shape)
-            return self._chain(context, start, index, np.zeros(num, bool), seeds)
+            return self._chain(context, start, index, np.zeros(num, bool), seeds), index
         chain = self._chain(context, start, index, sampled, seeds)
         if random.any():
             unit = 2.0 * rng.uniform(seeds, math.prod(self._shape)).astype(np.float32) - 1.0
             end = self.ends.from_unit(to_tensor(unit, start.device).reshape(start.shape))
             straight = self._straight(end, start)
             chain = torch.where(torch.from_numpy(random).to(start.device).view(-1, 1, 1, 1), straight, chain)
-        return chain
+        return chain, index
 
     # --- chains -------------------------------------------------------------------------------------
 
@@ -361,5 +376,5 @@ class Generative(Observing):
         self.need_critic()
         critic: Any = self.critic
         return (
-            critic(obs, self.normaliser) if self.config.critic == "own" else critic(pooled(*_plain(context)))
+            critic(obs, self.normaliser) if self.config.critic == "own" else critic(pooled(*plain(context)))
         )

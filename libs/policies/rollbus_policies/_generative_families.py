@@ -17,6 +17,7 @@ from rollbus_core import rng
 from rollbus_policies._ends import Clip, Tanh
 from rollbus_policies._generative import Generative
 from rollbus_policies._observing import of_batch
+from rollbus_policies._refine import Refining
 from rollbus_wire.spec import EnvSpec
 
 if TYPE_CHECKING:
@@ -128,6 +129,14 @@ class FlowPolicy(Generative):
         return weights if noisy is None else _where(noisy, weights, samplers.ode(time, self._dt(time)))
 
 
+class RefinedFlowPolicy(Refining, FlowPolicy):
+    """With a network that has the last word."""
+
+    def __init__(self, config: flow.Config, spec: EnvSpec, *, critic: bool, frame_stack: int) -> None:
+        super().__init__(config, spec, critic=critic, frame_stack=frame_stack)
+        self.build_refinement(spec, frame_stack)
+
+
 def _where(chosen: Tensor, one: samplers.Weights, other: samplers.Weights) -> samplers.Weights:
     """``one`` where ``chosen`` [L], else ``other``, whose deviation is [L]."""
     std, plain = one.std, other.std
@@ -177,6 +186,14 @@ class DiffusionPolicy(Generative):
         kept, noise = self.kept[level].view(-1, 1, 1), torch.randn_like(action)
         noised = kept.sqrt() * action + (1.0 - kept).sqrt() * noise
         return ((self.denoised(noised, level / self.config.levels, context) - noise) ** 2).mean(-1)
+
+
+class RefinedDiffusionPolicy(Refining, DiffusionPolicy):
+    """With a network that has the last word."""
+
+    def __init__(self, config: diffusion.Config, spec: EnvSpec, *, critic: bool, frame_stack: int) -> None:
+        super().__init__(config, spec, critic=critic, frame_stack=frame_stack)
+        self.build_refinement(spec, frame_stack)
 
 
 def cosine_schedule(levels: int) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rollbus_policies._samplers import Sampler
+from rollbus_policies._transforms import to_tensor
 from rollbus_wire.errors import SpecError
 
 
@@ -28,8 +29,10 @@ class Head(nn.Module):
     action: tuple[str, tuple[int, ...]]
     #: Whether samples carry gradient (`rsample`).
     reparameterised = False
-    #: Whether `sampler` gives the same in numpy.
-    has_sampler = True
+    #: Why `sampler` does not give the same in numpy; "": it does.
+    no_sampler = ""
+    #: Whether it is called with the features, too, ``head(raw, features)``, and wants `read` before.
+    reads_features = False
     #: Whether `log_prob` and `entropy` exist.
     has_density = True
     #: What `give` gives.
@@ -47,6 +50,16 @@ class Head(nn.Module):
     def random(self, seeds: np.ndarray) -> np.ndarray:
         """Stored actions [B, ...] that are uniform over the action space."""
         raise NotImplementedError
+
+    def read(self, num_features: int) -> None:
+        """Say how wide features are; of heads that depend on them."""
+
+    def decide(self, params: Any, features: Tensor, seeds: np.ndarray, held: np.ndarray) -> Tensor:
+        """The stored action of rows with ``features`` [B, F] that sample, a function of their own seeds.
+
+        ``held`` uint64 [B]: seeds that stay for some decisions.
+        """
+        return self.sample(params, to_tensor(self.noise(seeds), features.device))
 
     def mode(self, params: Any) -> Tensor:
         """The stored action that `sample` is centred on."""

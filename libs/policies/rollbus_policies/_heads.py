@@ -22,6 +22,7 @@ from rollbus_policies._heads_discrete import (
     race,
 )
 from rollbus_policies._heads_gaussian import Deterministic, Gaussian, StateGaussian, TanhGaussian
+from rollbus_policies._heads_sde import Sde, TanhSde
 from rollbus_policies._samplers import Sampler
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ActionSpec
@@ -36,7 +37,7 @@ class ChunkHead(Head):
     The first k are executed; only these are scored, and of them only those that really were.
     """
 
-    has_sampler = False
+    no_sampler = "its action chunks are sampled in torch"
 
     def __init__(self, inner: Head, spec: ActionSpec, chunk: int, execute: int) -> None:
         super().__init__()
@@ -126,6 +127,7 @@ def chunk_spec(spec: ActionSpec, chunk: int) -> ActionSpec:
 
 _GAUSSIANS = {
     "tanh_gaussian": TanhGaussian, "state_gaussian": StateGaussian, "deterministic": Deterministic,
+    "gsde": Sde, "tanh_gsde": TanhSde,
 }  # fmt: skip
 #: Heads that give Q of every discrete action.
 Q_HEADS = ("q_values", "dueling_q_values")
@@ -136,6 +138,8 @@ def make_head(
     execute: int = 1,
 ) -> Head:  # fmt: skip
     """The head for ``spec``; ``kind``, a setting ``policy.head``, chooses among continuous ones."""
+    if chunk > 1 and kind in ("gsde", "tanh_gsde"):
+        raise SpecError(f"policy.head: {kind} explores one action per decision; set policy.chunk: 1")
     if chunk > 1:
         wide = make_head(kind, chunk_spec(spec, chunk), log_std_init, num_bins=num_bins)
         return ChunkHead(wide, spec, chunk, execute)

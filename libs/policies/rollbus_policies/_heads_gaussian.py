@@ -37,7 +37,7 @@ class Gaussian(Head):
     def __init__(self, spec: ActionSpec, log_std_init: float) -> None:
         super().__init__()
         self.bounds = Bounds(spec)
-        self.num_params = spec.size
+        self.size = self.num_params = spec.size
         self.action = ("float32", spec.shape)
         self.log_std = nn.Parameter(torch.full((spec.size,), float(log_std_init)))
 
@@ -45,10 +45,10 @@ class Gaussian(Head):
         return raw, self.log_std
 
     def noise(self, seeds: np.ndarray) -> np.ndarray:
-        return rng.normal(seeds, self.num_params)
+        return rng.normal(seeds, self.size)
 
     def random(self, seeds: np.ndarray) -> np.ndarray:
-        unit = 2.0 * rng.uniform(seeds, self.num_params) - 1.0
+        unit = 2.0 * rng.uniform(seeds, self.size) - 1.0
         return self.bounds.shaped(unit.astype(np.float32))
 
     def mode(self, params: tuple[Tensor, Tensor]) -> Tensor:
@@ -105,19 +105,12 @@ class StateGaussian(Gaussian):
 
     def initial_bias(self) -> Tensor:
         return torch.zeros(self.num_params).index_fill_(
-            0, torch.arange(self.num_params // 2, self.num_params), self.log_std_init
+            0, torch.arange(self.size, self.num_params), self.log_std_init
         )
 
     def forward(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = raw.chunk(2, -1)
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-
-    def noise(self, seeds: np.ndarray) -> np.ndarray:
-        return rng.normal(seeds, self.num_params // 2)
-
-    def random(self, seeds: np.ndarray) -> np.ndarray:
-        unit = 2.0 * rng.uniform(seeds, self.num_params // 2) - 1.0
-        return self.bounds.shaped(unit.astype(np.float32))
 
     def sampler(self) -> Sampler:
         return StateGaussianSampler(self, (LOG_STD_MIN, LOG_STD_MAX))
@@ -149,7 +142,7 @@ class TanhGaussian(StateGaussian):
 
     @property
     def num_noise(self) -> int:
-        return self.num_params // 2
+        return self.size
 
     def random(self, seeds: np.ndarray) -> np.ndarray:
         return np.arctanh(np.clip(super().random(seeds), -self.LARGEST, self.LARGEST)).astype(np.float32)

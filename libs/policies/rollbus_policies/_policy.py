@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from rollbus_policies._condition import CONDITION
 from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._executed import executed
-from rollbus_policies._heads import ChunkHead, Head, make_head
+from rollbus_policies._heads import ChunkHead, make_head
 from rollbus_policies._networks import OUTPUT_GAIN, apply, exact, linear
-from rollbus_policies._observing import MODES, Observing, of_batch, to_array
+from rollbus_policies._observing import MODES, Observing, of_batch, rows_in, to_array
 from rollbus_policies._samplers import Sampler
 from rollbus_policies._transforms import to_tensor, trunk_input
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_policies.trunk import Trunk, TrunkInput
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
+
+_UNTOLD = "it is told a label (policy.condition)"
 
 
 class ActorCritic(Observing):
@@ -51,15 +53,13 @@ class ActorCritic(Observing):
             execute=config.num_executed,
             action_size=env.action.size,
             noise=self.head.num_noise,
-            no_trunk="its action chunks are sampled in torch"
-            if not self.head.has_sampler
-            else "it is told a label (policy.condition)"
-            if CONDITION in self.keys
-            else "",
+            held_noise=config.sde_sample_freq if self.head.reads_features else None,
+            no_trunk=self.head.no_sampler or _UNTOLD * (CONDITION in self.keys),
         )
 
     def build_output(self, num_features: int) -> None:
         """Add the layer from features to the head."""
+        self.head.read(num_features)
         self.output = linear(num_features, self.head.num_params, self.config.init, OUTPUT_GAIN)
         with torch.no_grad():
             self.output.bias.add_(self.head.initial_bias())
@@ -119,8 +119,8 @@ class ActorCritic(Observing):
         tensors = self.observed(obs, ask.want, device)
         before = to_tensor(self._checked_state(state, len(seeds)), device) if self.spec.state_size else None
         features, after = self.encode(tensors, before, None)
-        params = head(self.raw(features, apply))
-        action = self._decide(params, ask.mode, seeds, device)
+        params = self._params(features, apply)
+        action = self._decide(params, features, ask, seeds)
         extras = {
             name: to_array(self._extra(name, params, action, tensors, features), device) for name in ask.want
         }
@@ -142,7 +142,7 @@ class ActorCritic(Observing):
         features, _ = self._encoded(obs, batch.get("state"), batch.get("start"))
         result: dict[str, Tensor] = {}
         if set(want) - {"value", "features"}:
-            result = self._of_head(self.head(self.raw(features, exact)), batch, want)
+            result = self._of_head(self._params(features, exact), batch, want)
         if "value" in want:
             self.need_critic()
             result["value"] = self.value(obs, features)
@@ -187,7 +187,7 @@ class ActorCritic(Observing):
     ) -> tuple[Tensor, Tensor | None]:
         """(what is executed for rows ``obs`` [B, ...] in mode "mode", state), in torch alone."""
         features, after = self.encode(self.told(dict(obs)), state, None)
-        return self.head.executed(self.head.mode(self.head(self.raw(features, exact)))), after
+        return self.head.executed(self.head.mode(self._params(features, exact))), after
 
     # --- acting outside of `act`, for engines -----------------------------------------------------
 
@@ -241,7 +241,9 @@ class ActorCritic(Observing):
         )
         return encoded
 
-    # --- details -------------------------------------------------------------------------------
+    def _params(self, features: Tensor, layer: Callable[[nn.Module, Tensor], Tensor]) -> Any:
+        raw = self.raw(features, layer)
+        return self.head(raw, features) if self.head.reads_features else self.head(raw)
 
     def _sample(self, params: Any, noise: Tensor) -> dict[str, Tensor]:
         if not self.head.reparameterised:
@@ -257,18 +259,26 @@ class ActorCritic(Observing):
             "squashed": self.head.squash(sample),
         }
 
-    def _decide(self, params: Any, mode: Any, seeds: np.ndarray, device: torch.device) -> Tensor:
-        if isinstance(mode, str):
-            return _decide_all(self.head, params, mode, seeds, device)
-        if len(mode) != len(seeds):
-            raise SpecError(f"{len(mode)} modes for {len(seeds)} rows")
-        modes = sorted(set(mode))
-        action = _decide_all(self.head, params, modes[0], seeds, device)
-        for other in modes[1:]:
-            rows = torch.tensor([m == other for m in mode], device=device)
-            rows = rows.reshape(-1, *[1] * (action.ndim - 1))
-            action = torch.where(rows, _decide_all(self.head, params, other, seeds, device), action)
+    def _decide(self, params: Any, features: Tensor, ask: Ask, seeds: np.ndarray) -> Tensor:
+        if isinstance(ask.mode, str):
+            return self._decide_all(params, features, ask.mode, ask, seeds)
+        action: Tensor | None = None
+        for mode in sorted(set(ask.mode)):
+            rows = torch.from_numpy(rows_in(ask.mode, mode, len(seeds))).to(features.device)
+            decided = self._decide_all(params, features, mode, ask, seeds)
+            rows = rows.reshape(-1, *[1] * (decided.ndim - 1))
+            action = decided if action is None else torch.where(rows, decided, action)
+        assert action is not None
         return action
+
+    def _decide_all(self, params: Any, features: Tensor, mode: str, ask: Ask, seeds: np.ndarray) -> Tensor:
+        if mode == "sample":
+            return self.head.decide(params, features, seeds, seeds if ask.held is None else ask.held)
+        if mode == "mode":
+            return self.head.mode(params)
+        if mode == "random":
+            return to_tensor(self.head.random(seeds), features.device)
+        raise SpecError(f"mode {mode!r}; one of {', '.join(MODES)}")
 
     def _extra(
         self, name: str, params: Any, action: Tensor, obs: Mapping[str, Tensor], features: Tensor
@@ -288,13 +298,3 @@ class ActorCritic(Observing):
             came = "none" if state is None else list(state.shape)
             raise SpecError(f"recurrent state must be [{num_rows}, {self.spec.state_size}], came {came}")
         return state
-
-
-def _decide_all(head: Head, params: Any, mode: str, seeds: np.ndarray, device: torch.device) -> Tensor:
-    if mode == "sample":
-        return head.sample(params, to_tensor(head.noise(seeds), device))
-    if mode == "mode":
-        return head.mode(params)
-    if mode == "random":
-        return to_tensor(head.random(seeds), device)
-    raise SpecError(f"mode {mode!r}; one of {', '.join(MODES)}")

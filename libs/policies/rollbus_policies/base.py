@@ -34,7 +34,8 @@ class PolicyConfig(BaseModel):
         "acts as if the next one were. Needed by recap and steam.",
     )
     #: What policies of this family can do: "log_prob", "entropy", "value", "sample", "cloning_loss",
-    #: "deterministic", "q_values", "steering"; "recurrent": it has a state and learns from sequences.
+    #: "deterministic", "q_values", "steering", "refinement"; "recurrent": it has a state and learns from
+    #: sequences.
     offers: ClassVar[frozenset[str]] = frozenset()
 
     def lacks(self) -> dict[str, str]:
@@ -62,6 +63,8 @@ class PolicySpec:
     action_size: int = 1
     #: Width of the standard normal ``noise`` that "sample" takes.
     noise: int = 0
+    #: Steps for which a row keeps its exploration noise (`Ask.held`), 0: an episode; None: it keeps none.
+    held_noise: int | None = None
     #: Why only torch can run it; "": `describe` gives its trunk to other engines.
     no_trunk: str = ""
     #: Whether actions are made from noise: then "mode" adds none, but starts from the row's own.
@@ -78,6 +81,8 @@ class Ask:
     want: tuple[str, ...] = ()
     #: float32 [B, C, *shape] for generative policies: what they start from, in place of the row's own noise.
     noise: np.ndarray | None = None
+    #: uint64 [B], seeds that stay while ``spec.held_noise`` says so; None: those of the decision.
+    held: np.ndarray | None = None
 
 
 @dataclass
@@ -133,14 +138,17 @@ class Policy(Protocol):
         ``spec.chunk`` > 1, with ``action_valid`` bool [..., C] if some are padding), "deterministic" (the
         stored action without exploration), "q_values" [..., n] (of each discrete action), "steering"
         (``steering`` [..., A], the chosen initial noise over its bound, and ``steering_log_prob``, from
-        ``noise`` [..., A]).
+        ``noise`` [..., A]). With "refinement": "token_loss" [...] of the token that is to sum up what the
+        policy sees, "refinement_state" [..., S], "reference" [..., k, A] (what the policy decides alone, in
+        [-1, 1], from ``noise`` [..., C A]), and "refinement" [..., k, A], what becomes of the columns
+        ``refinement_state`` and ``reference``.
         With ``num_steps`` [...] log-probs and entropies count the actions that were executed.
         """
         ...
 
     def explore(self, amount: float) -> None:
-        """Set the noise or chance that "sample" explores with; of policies that offer "deterministic" or
-        "q_values". It is one of the tensors that actors get."""
+        """Set the noise or chance that "sample" explores with; of policies that offer "deterministic",
+        "q_values" or "refinement". It is one of the tensors that actors get."""
         ...
 
     def update_normaliser(self, batch: Mapping[str, Tensor], valid: Tensor) -> None:

@@ -34,6 +34,7 @@ class Config(GenerativeConfig):
 
 def make(config: Config, spec: EnvSpec, *, critic: bool, frame_stack: int = 1) -> Any:
     """The policy module for environment ``spec``, with or without its value function."""
-    from rollbus_policies._generative_families import DiffusionPolicy
+    from rollbus_policies._generative_families import DiffusionPolicy, RefinedDiffusionPolicy
 
-    return DiffusionPolicy(config, spec, critic=critic, frame_stack=frame_stack)
+    family = RefinedDiffusionPolicy if config.refine else DiffusionPolicy
+    return family(config, spec, critic=critic, frame_stack=frame_stack)

@@ -59,6 +59,7 @@ class Config(GenerativeConfig):
 
 def make(config: Config, spec: EnvSpec, *, critic: bool, frame_stack: int = 1) -> Any:
     """The policy module for environment ``spec``, with or without its value function."""
-    from rollbus_policies._generative_families import FlowPolicy
+    from rollbus_policies._generative_families import FlowPolicy, RefinedFlowPolicy
 
-    return FlowPolicy(config, spec, critic=critic, frame_stack=frame_stack)
+    family = RefinedFlowPolicy if config.refine else FlowPolicy
+    return family(config, spec, critic=critic, frame_stack=frame_stack)

@@ -19,6 +19,9 @@ ACTION_KINDS = ("discrete", "multi_discrete", "continuous")
 #: An observation of this name is what an expert would do now, as an action. It is in no group unless one
 #: names it, so that no policy sees it; it is recorded for imitation.
 EXPERT_ACTION = "expert_action"
+#: An observation of this name, above 0.5, says in which rows a network that refines a policy's actions may
+#: act; without it in all. It is in no group unless one names it.
+MAY_REFINE = "may_refine"
 
 
 @dataclass
@@ -161,7 +164,7 @@ class EnvSpec:
 
     def group(self, name: str) -> List[str]:
         """Sorted observation keys of group ``name``."""
-        return sorted(self.groups.get(name) or set(self.observation) - {EXPERT_ACTION})
+        return sorted(self.groups.get(name) or set(self.observation) - {EXPERT_ACTION, MAY_REFINE})
 
     def to_data(self) -> Dict[str, Any]:
         """Plain maps, lists and numbers."""

@@ -309,7 +309,7 @@ class Actor(Service):
         """One pass, the answers to the hubs, and then the records."""
         seeds = self._seeds(batch.episode, batch.step)
         want = self._want if any(s.record for s in batch.sessions) else ()
-        ask = Ask(self._modes(batch), want)
+        ask = Ask(self._modes(batch), want, held=self._held(batch))
         if self._fixed is not None and self._fixed.independent is None:
             spec = batch.sessions[0].spec
             assert spec is not None
@@ -342,6 +342,13 @@ class Actor(Service):
                     history=None if session.frames is None else _history(session, tick.rows),
                 ),
             )  # fmt: skip
+
+    def _held(self, batch: Batch) -> np.ndarray | None:
+        """The seeds of the steps at which rows drew the noise that they still have."""
+        hold = self.policy_spec.held_noise
+        if hold is None:
+            return None
+        return self._seeds(batch.episode, batch.step - batch.step % hold if hold else 0 * batch.step)
 
     def _modes(self, batch: Batch) -> Mode | list[Mode]:
         modes = [self._mode_of(session) for session in batch.sessions]

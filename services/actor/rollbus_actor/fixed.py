@@ -8,6 +8,7 @@ it is not so, each row has a pass of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ class FixedBatch:
             state = generator.standard_normal((many, self._policy.state_size)).astype(np.float32)
         seeds = generator.integers(0, 1 << 63, many).astype(np.uint64)
         first = np.arange(self.size)
+        ask = replace(ask, held=None)
         plain = self._pass(obs, state, ask, seeds, first).act
         self.independent = True
         for order in (first[::-1], np.roll(first, 1), generator.permutation(self.size)):
@@ -95,7 +97,8 @@ class FixedBatch:
 
 
 def _mode(ask: Ask, rows: np.ndarray) -> Ask:
-    return ask if isinstance(ask.mode, str) else Ask([ask.mode[row] for row in rows], ask.want)
+    mode = ask.mode if isinstance(ask.mode, str) else [ask.mode[row] for row in rows]
+    return replace(ask, mode=mode, held=None if ask.held is None else ask.held[rows])
 
 
 def _arrays(act: Act) -> dict[str, np.ndarray]:

@@ -42,6 +42,11 @@ class AlgorithmConfig(BaseModel):
     #: Whether it learns from labels of a data set, which the policy is told (`policy.condition`).
     needs_label: ClassVar[bool] = False
 
+    @property
+    def imitates(self) -> bool:
+        """Whether it learns nothing from the rewards of data, so that decisions may hold several actions."""
+        return "cloning_loss" in self.requires_one_of
+
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """What actors record and what one update consumes; no torch."""
         raise NotImplementedError

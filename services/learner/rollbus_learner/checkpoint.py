@@ -212,8 +212,9 @@ def _restore(training: Training, model: Tensors, state: dict[str, Any]) -> None:
     torch.set_rng_state(state["rng"]["torch"])
 
 
-#: Parts of a policy that another run need not have: a value function, what chooses the initial noise.
-OWN_START = ("critic.", "steer.")
+#: Parts of a policy that another run need not have: a value function, what chooses the initial noise or
+#: changes what was decided.
+OWN_START = ("critic.", "steer.", "refine.")
 
 
 def start_from(policy: nn.Module, path: Path) -> None:
@@ -230,8 +231,11 @@ def start_from(policy: nn.Module, path: Path) -> None:
     unfit = sorted(
         name
         for name in wanted | set(tensors)
-        if name not in have or name not in tensors or tuple(have[name].shape) != tensors[name].shape
-        if not name.startswith(OWN_START)
+        if (
+            tuple(have[name].shape) != tensors[name].shape
+            if name in have and name in tensors
+            else not name.startswith(OWN_START)
+        )
     )
     if unfit:
         raise CheckpointError(

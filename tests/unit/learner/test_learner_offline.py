@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from learner_tiny import SPEC, built, step_batch, update
+from pydantic import ValidationError
 
 from rollbus_learner.algorithm import Progress
 from rollbus_learner.algorithms import cal_ql, cql, iql
@@ -117,3 +118,40 @@ def test_cal_ql_does_not_push_below_the_data_s_returns():
     low = algorithm.bounded(heads, batch | {"return_to_go": torch.full((8,), -1e3)})
     torch.testing.assert_close(low, heads)
     assert algorithm.feed.return_discount == algorithm.config.gamma
+
+
+def test_the_learned_weight_by_hand():
+    """Q = 3 everywhere: each of two critics has the gap log 4; the weight is 2, the gap to hold 1."""
+    algorithm = made(cql, num_proposals=4000, conservative=2.0, target_gap=1.0)
+    modules, _, batch = labelled(algorithm, 4)
+    modules["critic"].forward = lambda batch, action, **_: torch.full((2, *action.shape[:-1]), 3.0)
+    loss = algorithm.critic_loss(modules, batch)
+    above = math.log(4.0) - 1.0
+    terms = {name: float(total.detach()) / 4 for name, (total, _) in loss.terms.items()}
+    assert terms["conservative_loss"] == pytest.approx(2.0 * 2 * math.log(4.0), abs=0.3)
+    assert terms["multiplier_loss"] == pytest.approx(-2.0 * above, abs=0.1)
+    loss.terms["multiplier_loss"][0].backward()
+    assert modules["multiplier"].log_weight.grad.item() == pytest.approx(-4 * 2.0 * above, abs=0.4)
+
+
+@pytest.mark.parametrize(("target", "rises"), [(0.1, True), (20.0, False)])
+def test_the_learned_weight_rises_while_the_gap_is_too_large(target, rises):
+    algorithm = made(cql, conservative=1.0, target_gap=target, critic_learning_rate=1e-2)
+    modules, optimisers = built(algorithm)
+    weights = [
+        update(algorithm, modules, optimisers, step_batch(64), START)["conservative_weight"]
+        for _ in range(30)
+    ]
+    assert weights[0] == pytest.approx(1.0) and (weights[-1] > 1.1 if rises else weights[-1] < 0.9)
+
+
+def test_a_learned_weight_does_not_start_at_zero():
+    with pytest.raises(ValidationError, match="conservative 0"):
+        cql.Config(conservative=0.0, target_gap=1.0)
+    assert "multiplier" not in made(cql).roles()
+
+
+@pytest.mark.parametrize(("counts", "value"), [(False, 3.0), (True, 2.5)])
+def test_entropy_counts_in_the_next_value_if_it_is_told_to(counts, value):
+    found = made(cql, entropy_backup=counts).next_value(torch.tensor([[3.0], [4.0]]), torch.tensor([0.5]))
+    assert found.tolist() == [value]

@@ -20,6 +20,8 @@ CASES = [
     ("mlp", "multi_discrete", {}), ("cnn", "discrete", {}), ("recurrent", "continuous", {}),
     ("transformer", "continuous", {"head": "bins"}), ("act", "continuous", {"chunk": 3, "execute": 2}),
     ("flow", "continuous", {"chunk": 2, "normalise_obs": True}), ("diffusion", "continuous", {"chunk": 1}),
+    ("flow", "continuous", {"chunk": 3, "execute": 2, "refine": True}),
+    ("mlp", "continuous", {"head": "gsde"}),
 ]  # fmt: skip
 
 
@@ -33,6 +35,9 @@ def test_the_exported_model_is_the_policy(name, kind, settings, tmp_path):
     with torch.no_grad():
         for parameter in policy.parameters():  # outputs that differ by row
             parameter.add_(0.3 * torch.randn_like(parameter))
+        if settings.get("refine"):
+            policy.explore(0.1)
+            policy.refine.output.weight.mul_(0.02)  # not beyond the bounds in every row
     seen = {"obs/vector": 3.0 + 2.0 * torch.randn(64, 4), "obs/image": torch.zeros(64, 32, 32, 3)}
     policy.update_normaliser(seen, torch.ones(64, dtype=torch.bool))
     card = export(policy, spec, tmp_path / "m.onnx")

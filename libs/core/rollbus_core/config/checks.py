@@ -38,6 +38,7 @@ CAPABILITIES = {
     "deterministic": "a deterministic action with gradient",
     "q_values": "a value of every discrete action",
     "steering": "a network that chooses its initial noise",
+    "refinement": "a network that changes what it decides",
 }
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
@@ -105,7 +106,7 @@ def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterat
                 "dataset (rollbus collect makes one)",
             )
     chunk = getattr(recipe.policy, "chunk", 1)
-    if tables and chunk > 1 and "cloning_loss" not in recipe.algorithm.requires_one_of:
+    if tables and chunk > 1 and not recipe.algorithm.imitates:
         yield (
             "policy.chunk",
             f"is {chunk}, but data holds the reward of every single action, so {name!r} cannot learn the "

@@ -6,11 +6,14 @@ Symbols: B transitions of a minibatch, M critics, n actions per proposal.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Self, cast
+
+from pydantic import model_validator
 
 from rollbus_core.config.models import option
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import Loss
+from rollbus_learner.algorithm import Loss, Role, Step
 from rollbus_learner.algorithms import sac
 from rollbus_learner.algorithms._actor_critic import CriticConfig, values
 from rollbus_learner.algorithms._offline import Offline, OfflineConfig
@@ -26,28 +29,77 @@ else:
     torch = lazy_import("torch")
 
 
+#: A gap that cannot be held would raise the weight for ever.
+LARGEST_WEIGHT = 1e6
+
+
 class ConservativeConfig(sac.Entropy, CriticConfig, OfflineConfig):
     """Settings of the conservative term."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"sample", "log_prob"})
 
-    conservative: float = option(5.0, "Weight of the conservative term.", ge=0)
+    conservative: float = option(5.0, "Weight of the conservative term; with target_gap its start.", ge=0)
+    target_gap: float = option(
+        0.0,
+        "Mean gap of each critic, what is proposed over what the data shows, that the weight is learned to "
+        "hold (a Lagrange multiplier); 0: the weight is fixed.",
+        ge=0,
+    )
+    entropy_backup: bool = option(False, "Entropy counts in the value of the next state.")
     num_proposals: int = option(10, "Actions of each kind: uniform, of the policy now, and next.", ge=1)
+
+    @model_validator(mode="after")
+    def _starts_above_zero(self) -> Self:
+        if self.target_gap and not self.conservative:
+            raise ValueError("conservative 0 cannot be the start of a weight that is learned; raise it")
+        return self
 
 
 class Conservative(Offline, sac.SAC):
     """SAC on data whose critics have the conservative term."""
 
+    def further_roles(self) -> dict[str, Role]:
+        """The term's weight, as its logarithm, where it is learned."""
+        if not self.config.target_gap:
+            return super().further_roles()
+        multiplier, start = torch.nn.Module(), math.log(self.config.conservative)
+        multiplier.register_parameter("log_weight", torch.nn.Parameter(torch.tensor(start)))
+        return super().further_roles() | {"multiplier": Role(multiplier)}
+
+    def next_value(self, heads: Tensor, entropy_cost: Tensor) -> Tensor:
+        """The smallest, as in the authors' code without the entropy."""
+        return super().next_value(heads, entropy_cost if self.config.entropy_backup else 0.0 * entropy_cost)
+
+    def critic_step(self) -> Step:
+        """All critics at once, and the term's weight."""
+        step = super().critic_step()
+        return replace(step, trains=(*step.trains, "multiplier")) if self.config.target_gap else step
+
     def critic_loss(self, roles: Roles, batch: Batch) -> Loss:
-        """SAC's, and ``conservative (log mean exp Q(s, .) - Q(s, a))`` summed over critics."""
+        """SAC's, and ``conservative (log mean exp Q(s, .) - Q(s, a))`` summed over critics.
+
+        A learned weight descends ``-weight (gap - target_gap)``, gap the mean over critics.
+        """
         from rollbus_learner import masked
 
         loss, valid = super().critic_loss(roles, batch), masked.valid_mask(batch)
         q = values(roles, "critic", batch, self.taken(roles, batch), "obs/")
         gap = (self.log_mean_exp(roles, batch) - q).sum(0)
-        loss.terms["conservative_loss"] = masked.total(self.config.conservative * gap, valid)
+        weight = self.weight(roles)
+        loss.terms["conservative_loss"] = masked.total(weight.detach() * gap, valid)
         loss.metrics["conservative_gap"] = masked.total(gap.detach(), valid)
+        if self.config.target_gap:
+            above = gap.detach() / len(q) - self.config.target_gap
+            loss.terms["multiplier_loss"] = masked.total(-weight * above, valid)
+            loss.metrics["conservative_weight"] = masked.total(weight.detach().expand_as(gap), valid)
         return loss
+
+    def weight(self, roles: Roles) -> Tensor:
+        """Of the conservative term, a scalar."""
+        if not self.config.target_gap:
+            return torch.tensor(self.config.conservative)
+        learned = cast("Tensor", roles["multiplier"].log_weight)
+        return learned.exp().clamp(max=LARGEST_WEIGHT)
 
     def log_mean_exp(self, roles: Roles, batch: Batch) -> Tensor:
         """[M, B]: log of the integral of exp Q over actions, by importance sampling from three proposals."""

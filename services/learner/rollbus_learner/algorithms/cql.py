@@ -1,9 +1,9 @@
 """Conservative Q-learning, CQL(H), from data alone (Kumar et al., 2006.04779).
 
 SAC whose critics also minimise ``log of the integral of exp Q(s, .) - Q(s, a)``: what the data does not
-show is valued low. Where it differs from the authors' code: the weight of the term is fixed (no Lagrange
-multiplier); the policy is not cloned at the beginning; the integral is a mean over proposals, not a sum,
-which shifts the loss by a constant.
+show is valued low. ``target_gap`` learns the weight of the term, a Lagrange multiplier. Where it differs from
+the authors' code: the policy is not cloned at the beginning; the integral is a mean over proposals, not a
+sum, which shifts the loss by a constant.
 """
 
 from __future__ import annotations
