@@ -83,10 +83,26 @@ def _add(columns: Batch, config: RewardConfig, source: Source) -> float:
     return float(given.sum()) / max(1, int(valid.sum()))
 
 
+class LateReward:
+    """What annotators attached as ``column``; 0 in data sets, which nobody annotates."""
+
+    over_several = False
+
+    def __init__(self, column: str) -> None:
+        self._column = f"late/{column}"
+
+    def of(self, batch: Batch) -> Tensor:
+        """float32 [...]."""
+        found = batch.get(self._column)
+        return torch.zeros(batch["valid"].shape) if found is None else found
+
+
 def source_of(
     config: RewardConfig, spec: EnvSpec, gamma: float | None, device: Any, where: str = KEY
 ) -> Source:
     """What ``config`` names. Raises `ConfigError`."""
+    if config.kind == "late":
+        return LateReward(config.label)
     if config.kind == "function":
         return FunctionReward(config.source, where)
     return ModelReward(

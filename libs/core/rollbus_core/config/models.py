@@ -102,11 +102,14 @@ class RewardConfig(Section):
     """One reward beside the environment's."""
 
     source: str = option(
-        ..., "module:function, or the folder of a reward model (rollbus reward).", min_length=1
+        ...,
+        "module:function, the folder of a reward model (rollbus reward), or late:NAME, the column that an "
+        "annotator attaches (rollbus annotate).",
+        min_length=1,
     )
     weight: float = option(1.0, "What it is multiplied by.", allow_inf_nan=False)
     name: str = option(
-        "", "Its mean is the metric reward_NAME; empty: the name of the function or folder.",
+        "", "Its mean is the metric reward_NAME; empty: the name of the function, folder or column.",
         pattern=r"^\w*$",
     )  # fmt: skip
     form: Literal["auto", "shaping", "each", "end"] = option(
@@ -116,8 +119,10 @@ class RewardConfig(Section):
     )
 
     @property
-    def kind(self) -> Literal["function", "model"]:
+    def kind(self) -> Literal["function", "model", "late"]:
         """What ``source`` names."""
+        if self.source.startswith("late:"):
+            return "late"
         return "function" if re.fullmatch(r"[\w.]+:[\w.]+", self.source) else "model"
 
     @property
@@ -145,6 +150,12 @@ class LearnerConfig(Section):
     )
     rewards: list[RewardConfig] = option(
         [], "Rewards beside the environment's, each a mapping: source, weight, ..., see docs/algorithms.md."
+    )
+    late_deadline_s: float = option(
+        5.0, "How long a chunk waits in its table for the rewards of sources late:NAME.", "s", gt=0
+    )
+    late_missing: Literal["zero", "drop"] = option(
+        "zero", "What becomes of a chunk without them then: it goes on with rewards of 0, or is dropped."
     )
     gap_limit: float = option(
         0.0,
