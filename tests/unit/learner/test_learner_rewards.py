@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from learner_kit import SlabWriter, fill_counting, make_layout
 
 from rollbus_core.config.models import RewardConfig
 from rollbus_core.feed import Feed, TableConfig
+from rollbus_core.slabs import SlabFolder
 from rollbus_learner import rewards
+from rollbus_learner.gather import SlabReader
 from rollbus_wire.errors import ConfigError
+from rollbus_wire.messages import Batch
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
 
 SPEC = EnvSpec("line", {"x": ArraySpec("float32", (1,))}, ActionSpec("discrete", num=[2]))
@@ -98,3 +102,40 @@ def test_names_of_metrics():
 
     assert label("mine.rewards:near") == "near" and label("data/my-model/") == "my_model"
     assert label("data/my-model", "progress") == "progress"
+
+
+def late(batch, weight, feeds):
+    found = rewards.build([RewardConfig(source="late:judge", weight=weight)], feeds, SPEC, 1.0, "cpu")
+    return found.add(batch)
+
+
+def test_what_annotators_attached_to_chunks_is_added(tmp_path):
+    slab = SlabWriter(tmp_path, make_layout(3, 2), 2)
+    for number in (0, 1):
+        fill_counting(slab.cell(number), 0.0)
+        slab.cell(number)["reward"][...] = 1.0
+    short = slab.chunk(0, [2, 1], slice="a") | {"late": {"judge": np.array([[1, 2], [3, 99]], np.float32)}}
+    whole = slab.chunk(1, [3, 3], slice="b") | {"late": {"judge": np.full((3, 2), 10.0, np.float32)}}
+    batch = SlabReader(SlabFolder(tmp_path)).read(Batch("train", 1, [whole, short]))
+    assert batch["late/judge"].tolist() == [[1, 2, 10, 10], [3, 0, 10, 10], [0, 0, 10, 10]]
+    metrics = late(batch, 0.5, CHUNKS)
+    assert batch["reward"][0, :, 0].tolist() == [1.5, 2.0, 6.0, 6.0]
+    assert metrics == {"reward_judge": pytest.approx((1 + 2 + 3 + 60) / 9)}
+
+
+def test_what_annotators_attached_to_steps_is_added_and_data_has_none(tmp_path):
+    slab = SlabWriter(tmp_path, make_layout(3, 2), 1)
+    fill_counting(slab.cell(0), 0.0)
+    slab.generation(0, 1)
+    message = Batch(
+        "train", 1, [], chunk=np.zeros((1, 2), np.int32), time=np.array([[1, 0]], np.int32),
+        row=np.array([[0, 1]], np.int32), slabs=[slab.item], chunk_slab=np.zeros(1, np.int32),
+        chunk_offset=np.zeros(1, np.int64), chunk_generation=np.ones(1, np.uint64),
+        late={"judge": np.array([[4.0, 5.0]], np.float32)},
+    )  # fmt: skip
+    batch = SlabReader(SlabFolder(tmp_path)).read(message)
+    before = batch["reward"].clone()
+    batch |= {f"demos/{name}": column.clone() for name, column in batch.items() if name != "late/judge"}
+    assert late(batch, 2.0, {"train": STEPS, "demos": STEPS}) == {"reward_judge": 4.5}
+    assert (batch["reward"] - before)[:, 0].tolist() == [8.0, 10.0]
+    assert torch.equal(batch["demos/reward"], before)

@@ -133,6 +133,11 @@ def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterat
                 "depends on when chunks arrive; set false",
             )
         return
+    if any(reward.kind == "late" for reward in recipe.learner.rewards):
+        yield (
+            "learner.rewards",
+            f"algorithm {name!r} collects nothing, so nobody can annotate it; remove late:",
+        )
     if not recipe.run.total_updates:
         yield (
             "run.total_updates",
