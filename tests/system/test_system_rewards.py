@@ -21,8 +21,8 @@ def ok(rollbus: Runner, *arguments: str) -> str:
 def test_a_model_of_progress_rewards_a_training(rollbus: Runner) -> None:
     run, model = rollbus.folder / "run", str(rollbus.folder / "model")
     ok(rollbus, "collect", TINY, "env.kind=continuous", "--episodes", "6", "--out", "demos")
-    text = ok(rollbus, "reward", "demos", "--by", "progress", "--out", model, "steps=60", "width=16", "--json")
-    (card,) = json.loads(text)
+    settings = ("steps=60", "width=16")
+    (card,) = json.loads(ok(rollbus, "reward", "demos", *settings, "--out", model, "--json"))
     assert card["demonstrations"] == 5 and card["error"] < 0.25
     rewards = f"learner.rewards=[{{source: {model}, weight: 2.0}}]"
     tiny = ("train", TINY, "run.total_steps=640", "env.kind=continuous")
