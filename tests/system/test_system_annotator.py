@@ -53,6 +53,8 @@ def test_training_goes_on_whatever_becomes_of_the_annotator(judged: Runner) -> N
     wait_for(lambda: mean_now(judged, run) == 2.0, PATIENCE_S, "a judged update again")
     assert training.poll() is None
     end(training)
-    assert second.wait(PATIENCE_S) == 0  # the run has ended
+    said = second.communicate(timeout=PATIENCE_S)[0]
+    assert second.returncode == 0, "the run has ended"
+    assert said.startswith("annotator-judge-0: ") and " attached" in said
     done = judged("audit", str(run))
     assert done.returncode == 0, done.stdout + done.stderr

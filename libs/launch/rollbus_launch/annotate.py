@@ -19,7 +19,10 @@ from rollbus_wire.errors import ConfigError
 
 
 def annotate(paths: RunPaths, reward: RewardConfig, column: str, index: int = 0) -> int:
-    """Serve until the run ends or a signal comes; the exit code. Raises `ConfigError`."""
+    """Serve until the run ends or a signal comes, then say what came of it; the exit code.
+
+    Raises `ConfigError` if the run does not wait for ``column``, or is not active.
+    """
     resolved = load_resolved(paths.config)
     wanted = [each.label for each in resolved.recipe.learner.rewards if each.kind == "late"]
     if column not in wanted:
@@ -27,6 +30,9 @@ def annotate(paths: RunPaths, reward: RewardConfig, column: str, index: int = 0)
             f"{paths.root} waits for no column {column!r} (but for: {', '.join(wanted) or 'none'}); its "
             f"learner.rewards must have a source late:{column}"
         )
+    alive = paths.runtime / "alive"
+    if not alive.exists():
+        raise ConfigError(f"no run is active in {paths.root}; start it first (rollbus train)")
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.append(1))
@@ -36,8 +42,10 @@ def annotate(paths: RunPaths, reward: RewardConfig, column: str, index: int = 0)
         lambda found: _build(paths, resolved.recipe, reward, column, name, access, index, found),
         0.0, memory=paths.runtime,
     )  # fmt: skip
-    service.run([waiting], should_stop=lambda: bool(asked) or not (paths.runtime / "alive").exists())
+    service.run([waiting], should_stop=lambda: bool(asked) or not alive.exists())
     access.close()
+    outcomes = getattr(waiting.service, "outcomes", {})
+    print(f"{name}: " + (", ".join(f"{num} {what}" for what, num in outcomes.items()) or "nothing came"))
     return 0
 
 

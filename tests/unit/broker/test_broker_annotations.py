@@ -215,3 +215,50 @@ def test_steps_that_wait_are_not_drawn_and_count_as_begun(rig):
     assert table.live_steps() == 0 and table.outstanding == 64
     rig.ask(annotation(fetched(rig)))
     assert table.live_steps() == 64 and table.outstanding == 0 and table.total_steps == 64
+
+
+def test_a_chunk_waits_for_all_of_its_columns(rig):
+    rig.ask(open_table(QUEUE | LATE | {"late_columns": ("judge", "person")}))
+    rig.insert(1.0)
+    rig.ask(annotation(fetched(rig), 1.0))
+    assert rig.ask(FETCH) is None and rig.ask(Sample("main")) is None
+    sampling = rig.client.last
+    person = rig.ask(FetchUnannotated("main", "person"))
+    assert list(person.chunk["late"]) == ["judge"]
+    rig.now += 4.1  # the person is too slow: what the judge said stays
+    late = rig.client.answer(sampling).chunks[0]["late"]
+    assert (late["judge"] == 1.0).all() and (late["person"] == 0.0).all()
+    assert rig.ask(Annotate("main", "person", 1, values())).outcome == "late"
+    assert rig.ask(annotation(person.chunk)).outcome == "again"
+
+
+def test_what_waits_when_the_learner_dies_waits_on(rig):
+    rig.ask(open_table(QUEUE | LATE))
+    rig.insert(1.0)
+    chunk = fetched(rig)
+    rig.ask(open_table(QUEUE | LATE, (2, 0)))
+    assert rig.ask(Sample("main")) is None
+    sampling = rig.client.last
+    rig.client.link.send(annotation(chunk, 0.5))
+    assert (rig.client.answer(sampling).chunks[0]["late"]["judge"] == 0.5).all()
+
+
+def test_a_full_replay_table_gives_up_the_oldest_when_the_newest_is_judged(rig):
+    rig.ask(open_table(REPLAY | LATE | {"max_steps": 64, "priority_exponent": 0.6}))
+    for value in (1.0, 2.0):
+        rig.insert(value)
+        assert rig.store.ledger.tables["main"].live_steps() == (0 if value == 1.0 else 64)
+        rig.ask(annotation(fetched(rig), value))
+        rig.ask(Consumed("main", 0, [1, 8], 8))
+    assert rig.store.ledger.tables["main"].live_steps() == 64
+    assert (rig.ask(Sample("main", 1, 50, seed=1)).late["judge"] == 2.0).all()
+
+
+def test_a_resume_that_asks_for_another_column_has_zeros_for_what_was_there(rig):
+    rig.ask(open_table(REPLAY))
+    rig.insert(1.0)
+    assert rig.ask(Sample("main", 1, 4, seed=1)).late is None
+    rig.ask(open_table(REPLAY | LATE, (2, 0)))
+    assert (rig.ask(Sample("main", 1, 4, seed=1)).late["judge"] == 0.0).all()
+    rig.restart()
+    assert (rig.ask(Sample("main", 1, 4, seed=2)).late["judge"] == 0.0).all()

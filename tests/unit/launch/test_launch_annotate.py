@@ -23,6 +23,7 @@ def run_dir(tmp_path: Path) -> str:
     ("words", "text"),
     [
         (["m:judge", "--column", "jugde"], "waits for no column 'jugde' (but for: judge)"),
+        (["m:judge", "--column", "judge"], "no run is active in"),
         (["late:judge", "--column", "judge"], "is what is to be attached; name a function or a model"),
     ],
 )
