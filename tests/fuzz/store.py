@@ -13,10 +13,12 @@ from rollbus_broker.store.store import Store
 from rollbus_core.columns import Layout
 from rollbus_core.config.models import BrokerConfig
 from rollbus_wire.messages import (
+    Annotate,
     Cancel,
     Commit,
     Consumed,
     Durable,
+    FetchUnannotated,
     OpenTable,
     Ping,
     Sample,
@@ -24,7 +26,10 @@ from rollbus_wire.messages import (
     TicketRequest,
 )
 
-QUEUE = {"sampler": "queue", "batch_steps": 8, "max_lag": 1, "max_bytes": 1 << 17}
+QUEUE = {
+    "sampler": "queue", "batch_steps": 8, "max_lag": 1, "max_bytes": 1 << 17, "late_columns": ["judge"],
+    "late_deadline_s": 0.5,
+}  # fmt: skip
 REPLAY = {"sampler": "replay", "min_steps": 4, "steps_per_update": 8, "max_bytes": 1 << 17}
 LAYOUT = Layout.build(
     {"lengths": ("int32", (2,)), "reward": ("float32", (2, 2))}, num_decisions=2, num_rows=2, num_finals=1
@@ -37,6 +42,7 @@ EXAMPLES = (
     TicketRequest("replay", "hub-0/0", 2, 2, LAYOUT.to_data()),
     Commit(1, _LENGTHS, 0, 0, [1, 0], [1, 0]), Cancel([1]), Sample("main"), Sample("replay", 2, 4, 1),
     Consumed("main", 1, [1, 1], 1), Durable("main", 1), Ping(),
+    FetchUnannotated("main", "judge"), Annotate("main", "judge", 1, np.zeros((2, 2), np.float32)),
 )  # fmt: skip
 _times, _ids = itertools.count(1), itertools.count(1000)
 _link = FedLink()

@@ -42,6 +42,11 @@ class TableConfig(BaseModel):
     max_steps: int = Field(0, ge=0)
     #: Replay: steps are drawn with probability in proportion to priority to this power; 0: uniformly.
     priority_exponent: float = Field(0.0, ge=0)
+    #: Columns that annotators attach to chunks after they are committed.
+    late_columns: tuple[str, ...] = ()
+    #: A chunk waits for them so long; then it goes on with zeros, or is dropped.
+    late_deadline_s: float = Field(5.0, gt=0)
+    late_missing: Literal["zero", "drop"] = "zero"
     #: Bytes of slabs the table may hold.
     max_bytes: int = Field(1 << 30, gt=0)
 

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from rollbus_core import model_folders
 from rollbus_core.config.nearest import hint
 from rollbus_core.config.source import parse, plain
 from rollbus_core.datasets.episode import Episode
-from rollbus_core.datasets.files import digest_of, read_json, replace, to_json
 from rollbus_core.datasets.fit import FittedDataset
 from rollbus_core.datasets.labels import Labels, write_labels
 from rollbus_core.datasets.reader import Dataset
+from rollbus_core.model_folders import VALUE
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 
 LABELLERS = "rollbus_learner.labellers"
-WEIGHTS, CARD = "value.safetensors", "value.json"
 
 
-def settings(by: str, overrides: Sequence[str]) -> Any:
-    """The labeller's settings from ``key=value``. Raises `ConfigError`."""
-    model = lookup.find(LABELLERS, by).Config
+def settings(package: str, by: str, overrides: Sequence[str]) -> Any:
+    """Settings of the plug-in ``by`` of ``package`` from ``key=value``. Raises `ConfigError`."""
+    model = lookup.find(package, by).Config
     given = {}
     for text in overrides:
         key, _, value = text.partition("=")
@@ -44,24 +42,19 @@ def settings(by: str, overrides: Sequence[str]) -> Any:
 
 def train_value(data: Path, by: str, config: Any, out: Path) -> dict[str, Any]:
     """Train the value model of labeller ``by`` on a data set and write it to a new folder; its card."""
-    from safetensors.torch import save_file
-
-    if out.exists():
-        raise ConfigError(f"{out} exists; give a new folder with --out")
-    dataset, episodes = _read(data)
+    model_folders.refuse_existing(out)
+    dataset, episodes = read_episodes(data)
     module = lookup.find(LABELLERS, by).train(config, episodes, dataset.spec)
-    tensors = {name: value.contiguous() for name, value in module.state_dict().items()}
-    work = out.with_name(f".{out.name}-{os.getpid()}.unfinished")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    save_file(tensors, work / WEIGHTS)
     card = {
-        "format": "rollbus-value", "by": by, "settings": config.model_dump(mode="json"),
-        "dataset": dataset.content(), "episodes": len(episodes), "content": digest_of(work / WEIGHTS),
+        "by": by, "settings": config.model_dump(mode="json"),
+        "dataset": dataset.content(), "episodes": len(episodes),
     }  # fmt: skip
-    replace(work / CARD, to_json(card))
-    work.rename(out)
-    return card
+    return model_folders.write(out, VALUE, arrays(module), card)
+
+
+def arrays(module: Any) -> dict[str, Any]:
+    """The tensors of a module as numpy arrays."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in module.state_dict().items()}
 
 
 def label(data: Path, value: Path, out: Path, permute: int = 0) -> dict[str, Any]:
@@ -71,14 +64,14 @@ def label(data: Path, value: Path, out: Path, permute: int = 0) -> dict[str, Any
     """
     import numpy as np
     import torch
-    from safetensors.torch import load_file
 
     from rollbus_learner.labellers._base import labels_of
 
-    card = read_value(value)
+    card = model_folders.read_card(value, VALUE)
     by, config = card["by"], lookup.find(LABELLERS, card["by"]).Config(**card["settings"])
-    dataset, episodes = _read(data)
-    labeller, tensors = lookup.find(LABELLERS, by), load_file(value / WEIGHTS)
+    dataset, episodes = read_episodes(data)
+    labeller, stored = lookup.find(LABELLERS, by), model_folders.read_tensors(value, VALUE)
+    tensors = {name: torch.from_numpy(array) for name, array in stored.items()}
     torch.manual_seed(0)
     model = labeller.rebuild(config, tensors, dataset.spec)
     scores = labeller.score(config, model, episodes, dataset.spec)
@@ -96,17 +89,8 @@ def label(data: Path, value: Path, out: Path, permute: int = 0) -> dict[str, Any
     return {**about, "content": found.content(), "good": found.share(), "frames": dataset.num_frames}
 
 
-def read_value(folder: Path) -> dict[str, Any]:
-    """What a value model says of itself. Raises `ConfigError`."""
-    if not (folder / CARD).exists():
-        raise ConfigError(f"{folder} holds no value model; rollbus value DATASET --out {folder} trains one")
-    card = read_json(folder / CARD)
-    if digest_of(folder / WEIGHTS) != card.get("content"):
-        raise ConfigError(f"{folder / WEIGHTS} is not the file that was written; train the value model anew")
-    return card
-
-
-def _read(data: Path) -> tuple[Dataset, list[Episode]]:
+def read_episodes(data: Path) -> tuple[Dataset, list[Episode]]:
+    """A data set that Rollbus wrote, and all of its episodes. Raises `ConfigError`."""
     dataset = Dataset(data)
     if dataset.spec is None:
         raise ConfigError(f"{data} was not written by Rollbus, so nothing says what is observed in it")
@@ -119,4 +103,4 @@ def content_of(out: Path) -> str:
     path = out / "labels.json"
     if path.exists():
         return str(json.loads(path.read_text())["content"])
-    return str(read_value(out)["content"])
+    return str(model_folders.read_card(out, VALUE)["content"])

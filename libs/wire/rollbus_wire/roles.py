@@ -19,12 +19,14 @@ MAY_SEND: Dict[str, Dict[str, Tuple[Type[Message], ...]]] = {
         "source": _MEMBER,
         "learner": _MEMBER + (m.Notice, m.CheckpointSaved),
         "evaluator": _MEMBER + (m.Evaluated,),
+        "annotator": _MEMBER,
         "admin": _MEMBER + (m.Gone, m.Command, m.Done, m.CheckpointSaved),
     },
     "store": {
         "actor": (m.TicketRequest, m.Commit, m.Cancel),
         "source": (m.TicketRequest, m.Commit, m.Cancel),
         "learner": (m.OpenTable, m.Sample, m.Consumed, m.Durable),
+        "annotator": (m.FetchUnannotated, m.Annotate),
     },
     "weights": {"actor": (m.FetchWeights, m.FetchChunk)},
     "policy": {"client": (m.Decide,)},
@@ -37,7 +39,7 @@ BOUND_BY = {
 #: Role -> the service whose address it is given by hand.
 DIALS = {
     "peer": "hub", "client": "actor", "hub": "broker", "actor": "broker", "source": "broker",
-    "learner": "broker", "evaluator": "broker", "admin": "broker",
+    "learner": "broker", "evaluator": "broker", "annotator": "broker", "admin": "broker",
 }  # fmt: skip
 ROLES = ("broker",) + tuple(DIALS)
 #: As what a key of this role may join the registry, where that is not its own name.

@@ -27,6 +27,7 @@ from rollbus_wire.messages import (
     Act,
     Attach,
     Detach,
+    FetchUnannotated,
     Hello,
     Message,
     Notice,
@@ -337,6 +338,9 @@ def test_every_message_to_a_bound_socket_has_a_row() -> None:
     [
         ("store", "actor", Sample("main")),
         ("store", "learner", TicketRequest("main", "s", 1, 1, {})),
+        ("store", "annotator", Sample("main")),
+        ("store", "actor", FetchUnannotated("main", "judge")),
+        ("registry", "annotator", NOTICE),
         ("registry", "actor", NOTICE),
         ("registry", "hub", NOTICE),
         ("registry", "actor", Register("learner", "learner-0", "p", 1, "h", [1, 0])),

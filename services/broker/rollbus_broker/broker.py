@@ -161,7 +161,7 @@ class Broker(Service):
 
     def _others(self) -> bool:
         """Whether a member lives that may still commit or save; the launcher ends after us."""
-        return any(m.role != "launcher" for m in self.registry.membership.living())
+        return any(m.role not in ("launcher", "annotator") for m in self.registry.membership.living())
 
     def _snapshot(self, now: float) -> Snapshot:
         links = zip(("registry", "store"), self._links)

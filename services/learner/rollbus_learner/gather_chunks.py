@@ -30,6 +30,8 @@ class Chunk:
     num_finals: int
     #: Decisions of its longest row.
     length: int
+    #: Late columns, float32 [T, N] each.
+    late: dict[str, np.ndarray] = field(default_factory=dict)
     rows: slice = field(default_factory=lambda: slice(0))
     finals: slice = field(default_factory=lambda: slice(0))
 
@@ -52,7 +54,8 @@ def gather(
 
     ``obs/*`` [T+1, N, ...] and ``final_obs/*`` [M, ...], both with a K dimension before the
     observation's own if frames are stacked; ``valid`` bool [T, N]; ``start`` bool [T, N];
-    ``state`` float32 [N, S]; all other columns as `chunk_columns` names them. None if no chunk is left.
+    ``state`` float32 [N, S]; ``late/*`` float32 [T, N] what annotators attached; all other columns as
+    `chunk_columns` names them. None if no chunk is left.
     """
     places = sorted(
         range(len(items)),
@@ -81,7 +84,10 @@ def _open(slabs: Slabs, item: dict[str, Any]) -> Chunk | str:
         return "stale"
     lengths = np.asarray(item["lengths"], np.int32)
     cell, generation = view.cell(int(item["offset"])), int(item["generation"])
-    chunk = Chunk(view, cell, generation, lengths, int(item["num_finals"]), int(lengths.max(initial=0)))
+    chunk = Chunk(
+        view, cell, generation, lengths, int(item["num_finals"]), int(lengths.max(initial=0)),
+        item.get("late", {}),
+    )  # fmt: skip
     if "digest" in item and digest(view.content(cell), item["digest_kind"]) != item["digest"]:
         return "stale" if chunk.stale else "corrupt"
     return chunk
@@ -111,6 +117,11 @@ def _copy(chunks: list[Chunk], buffers: Buffers) -> Columns:
                 target[: chunk.length, chunk.rows] = chunk.column(name)[: chunk.length]
         elif name != "lengths":
             batch[name] = np.concatenate([c.column(name) for c in chunks])
+    for name in chunks[0].late:
+        timed.append(f"late/{name}")
+        target = batch[f"late/{name}"] = buffers.get(f"late/{name}", (length, row), np.dtype(np.float32))
+        for chunk in chunks:
+            target[: chunk.length, chunk.rows] = chunk.late[name]
     _finish(batch, timed, chunks, length)
     return batch
 

@@ -90,6 +90,8 @@ def gather(
     batch = target.batch
     if message.step is not None and message.probability is not None:
         batch["drawn"], batch["probability"] = message.step.ravel(), message.probability.ravel()
+    for name, column in (message.late or {}).items():
+        batch[f"late/{name}"] = column.ravel()
     lost = batch["truncated"] & ~batch["terminated"] & (batch["final_slot"] < 0)
     batch["valid"] = readable & ~batch["interrupted"] & ~lost
     return batch, len(np.unique(chunk[~readable]))

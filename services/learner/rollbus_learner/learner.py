@@ -20,12 +20,12 @@ from rollbus_core.running_episodes import RunningEpisodes, read_episodes
 from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.base import Weights, WeightSink
+from rollbus_learner import rewards
 from rollbus_learner.algorithm import Algorithm
 from rollbus_learner.audit import Audit
 from rollbus_learner.checkpoint import Checkpoints
 from rollbus_learner.environments import follow
 from rollbus_learner.loop import NonFiniteLoss
-from rollbus_learner.rewards import RewardSource
 from rollbus_learner.schedule import Due, RecentReturn, Shares
 from rollbus_learner.streams import Streams
 from rollbus_learner.trainer import Trainer, check_gap, dump
@@ -69,7 +69,10 @@ class Learner(Service):
         self.trainer = Trainer(
             algorithm, feeds, device=device, seed=recipe.run.seed, total_steps=recipe.run.total_steps,
             total_updates=recipe.run.total_updates, precision=recipe.learner.precision,
-            micro_batch=recipe.learner.micro_batch, reward=_reward_source(recipe.learner),
+            micro_batch=recipe.learner.micro_batch,
+            rewards=rewards.build(
+                recipe.learner.rewards, feeds, algorithm.spec, _discount(algorithm), device
+            ),
         )  # fmt: skip
         self.checkpoints = Checkpoints(paths.checkpoints, recipe.checkpoint.keep, paths.config)
         self.streams = Streams(
@@ -377,11 +380,10 @@ class Learner(Service):
         self.state = "stopped"
 
 
-def _reward_source(config: Any) -> RewardSource | None:
-    """The recipe's own reward, if it has one."""
-    if not config.reward_function:
-        return None
-    return RewardSource(config.reward_function, config.reward_weight)
+def _discount(algorithm: Algorithm) -> float | None:
+    """Discount per environment step; None of algorithms that compare whole episodes."""
+    gamma = getattr(algorithm.config, "gamma", None)
+    return None if gamma is None else float(gamma)
 
 
 def sequences(batches: Mapping[str, Batch]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from rollbus_learner.algorithm import Algorithm, Progress
 from rollbus_learner.checkpoint import Counters, Training
 from rollbus_learner.execution import Execution
 from rollbus_learner.loop import NonFiniteLoss, update
-from rollbus_learner.rewards import RewardSource
+from rollbus_learner.rewards import Rewards
 from rollbus_learner.tree import storable
 from rollbus_wire.errors import ConfigError, Diverged
 
@@ -31,9 +31,9 @@ class Trainer:
     def __init__(
         self, algorithm: Algorithm, feeds: Mapping[str, Feed], *, device: str, seed: int, total_steps: int,
         total_updates: int = 0, precision: str = "float32", micro_batch: int = 0,
-        reward: RewardSource | None = None,
+        rewards: Rewards | None = None,
     ) -> None:  # fmt: skip
-        self._reward = reward
+        self._rewards = rewards
         self.algorithm, self.device = algorithm, torch.device(device)
         self.main, self.feed = next(iter(feeds.items()))
         self.seed, self.total_steps, self.total_updates = seed, total_steps, total_updates
@@ -70,12 +70,12 @@ class Trainer:
         metrics = batch_metrics.describe(batch, counters.updates, self.algorithm.spec.success)
         env_steps = counters.env_steps + self._growth(batch, metrics["samples"], table_steps)
         if metrics["samples"]:
-            if self._reward is not None:
-                metrics |= self._reward.add(batch)
             torch.manual_seed(self._seed("update"))
             generator = torch.Generator().manual_seed(self._seed("shuffle"))
             progress = Progress(counters.updates, env_steps, self.total_steps, self.total_updates)
             there = {name: column.to(self.device, non_blocking=True) for name, column in batch.items()}
+            if self._rewards is not None:
+                metrics |= self._rewards.add(there)
             metrics |= update(
                 self.algorithm, self.modules, self.training.optimisers, there, progress, generator,
                 self.execution,

@@ -53,6 +53,7 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
         *_arrangement(recipe),
         *_determinism(recipe),
         *_evaluation(recipe),
+        *_rewards(recipe),
         *_addresses(recipe),
         *_processes(recipe),
         *_files(recipe),
@@ -69,7 +70,20 @@ def streams(recipe: Recipe) -> dict[str, Feed]:
     found: dict[str, Feed] = recipe.algorithm.feeds(
         num_envs=env.num_envs, num_slices=env.num_slices, deterministic=recipe.run.deterministic
     )
-    return {name: feed.offered(recipe.policy.offers) for name, feed in found.items()}
+    return {
+        name: _with_late(recipe, name, feed.offered(recipe.policy.offers)) for name, feed in found.items()
+    }
+
+
+def _with_late(recipe: Recipe, name: str, feed: Feed) -> Feed:
+    """``feed``, whose table waits for late rewards if it is the one that actors fill."""
+    learner = recipe.learner
+    columns = tuple(reward.label for reward in learner.rewards if reward.kind == "late")
+    if name != TRAINING_TABLE or not columns:
+        return feed
+    found = {"late_columns": columns, "late_deadline_s": learner.late_deadline_s,
+             "late_missing": learner.late_missing}  # fmt: skip
+    return feed.model_copy(update={"table": feed.table.model_copy(update=found)})
 
 
 def feeds(recipe: Recipe, origins: Origins) -> tuple[dict[str, Feed], list[str]]:
@@ -120,6 +134,11 @@ def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterat
                 "depends on when chunks arrive; set false",
             )
         return
+    if any(reward.kind == "late" for reward in recipe.learner.rewards):
+        yield (
+            "learner.rewards",
+            f"algorithm {name!r} collects nothing, so nobody can annotate it; remove late:",
+        )
     if not recipe.run.total_updates:
         yield (
             "run.total_updates",
@@ -237,6 +256,24 @@ def _determinism(recipe: Recipe) -> Iterator[tuple[str, str]]:
         )
 
 
+def _rewards(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    labels = [reward.label for reward in recipe.learner.rewards]
+    for label in sorted({label for label in labels if labels.count(label) > 1}):
+        yield "learner.rewards", f"has {label!r} more than once; give each a name of its own"
+    late = [reward for reward in recipe.learner.rewards if reward.kind == "late"]
+    for reward in late:
+        if reward.name or not re.fullmatch(r"late:\w+", reward.source):
+            yield (
+                "learner.rewards",
+                f"source {reward.source!r}: late:NAME, which is its name, in letters and digits",
+            )
+    if late and recipe.run.deterministic:
+        yield (
+            "learner.rewards",
+            f"{late[0].source} comes when it comes; run.deterministic: true cannot have it",
+        )
+
+
 def _evaluation(recipe: Recipe) -> Iterator[tuple[str, str]]:
     stop, evaluation = recipe.stop_when, recipe.eval
     if stop.eval_return is not None and not (evaluation.every_steps or evaluation.every_updates):
@@ -328,6 +365,7 @@ def _is_default(recipe: Recipe, key: str) -> bool:
 def _without_effect(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str]]:
     env, evaluation, stop = recipe.env, recipe.eval, recipe.stop_when
     placed = f"env.placement is {env.placement}"
+    has_late = any(reward.kind == "late" for reward in recipe.learner.rewards)
     rules = (
         ("env.workers", env.placement == "workers", f"{placed}; set env.placement: workers"),
         ("env.listen", env.placement == "dial_in", f"{placed}; set env.placement: dial_in"),
@@ -338,6 +376,10 @@ def _without_effect(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str
             "eval.every_steps is 0; set eval.every_steps",
         ),
         ("stop_when.episodes", stop.eval_return is not None, "stop_when.eval_return is not set; set it"),
+        *(
+            (f"learner.late_{key}", has_late, "no source of learner.rewards is late:NAME; add one")
+            for key in ("deadline_s", "missing")
+        ),
     )
     for key, has_effect, reason in rules:
         if origins.get(key, DEFAULT) != DEFAULT and not has_effect and not _is_default(recipe, key):

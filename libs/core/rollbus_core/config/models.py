@@ -6,6 +6,7 @@ the fields of the plug-in's own `Config`.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -97,6 +98,40 @@ class ActorConfig(Section):
     )
 
 
+class RewardConfig(Section):
+    """One reward beside the environment's."""
+
+    source: str = option(
+        ...,
+        "module:function, the folder of a reward model (rollbus reward), or late:NAME, the column that an "
+        "annotator attaches (rollbus annotate).",
+        min_length=1,
+    )
+    weight: float = option(1.0, "What it is multiplied by.", allow_inf_nan=False)
+    name: str = option(
+        "", "Its mean is the metric reward_NAME; empty: the name of the function, folder or column.",
+        pattern=r"^\w*$",
+    )  # fmt: skip
+    form: Literal["auto", "shaping", "each", "end"] = option(
+        "auto",
+        "How a model's figure becomes a reward: as a potential, at each decision, or where the episode ends; "
+        "auto: what its kind is made for.",
+    )
+
+    @property
+    def kind(self) -> Literal["function", "model", "late"]:
+        """What ``source`` names."""
+        if self.source.startswith("late:"):
+            return "late"
+        return "function" if re.fullmatch(r"[\w.]+:[\w.]+", self.source) else "model"
+
+    @property
+    def label(self) -> str:
+        """The name of its metric."""
+        last = re.split(r"[:/]", self.source.rstrip("/"))[-1]
+        return self.name or re.sub(r"\W", "_", last)
+
+
 class LearnerConfig(Section):
     """Optimisation."""
 
@@ -113,10 +148,15 @@ class LearnerConfig(Section):
         "samples",
         ge=0,
     )
-    reward_function: str = option(
-        "", "module:function whose reward is added to the environment's, see docs/algorithms.md; empty: none."
+    rewards: list[RewardConfig] = option(
+        [], "Rewards beside the environment's, each a mapping: source, weight, ..., see docs/algorithms.md."
     )
-    reward_weight: float = option(1.0, "Weight of learner.reward_function.")
+    late_deadline_s: float = option(
+        5.0, "How long a chunk waits in its table for the rewards of sources late:NAME.", "s", gt=0
+    )
+    late_missing: Literal["zero", "drop"] = option(
+        "zero", "What becomes of a chunk without them then: it goes on with rewards of 0, or is dropped."
+    )
     gap_limit: float = option(
         0.0,
         "Stop if the mean |log-prob difference| of actor and learner at equal version exceeds this; "

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from rollbus_core import model_folders
 from rollbus_core.config.load import load
 from rollbus_core.cores import num_cores
 from rollbus_core.paths import RunPaths, remove_dead
@@ -120,7 +121,10 @@ def _awaited(recipe: Any) -> list[str]:
 
 
 def check_data(resolved: Any) -> None:
-    """Data sets are there and are what the algorithm can use, before a process starts."""
+    """Data sets and reward models are there and can be used, before a process starts."""
+    for reward in resolved.recipe.learner.rewards:
+        if reward.kind == "model":
+            model_folders.read_card(Path(reward.source), model_folders.REWARD)
     if resolved.recipe.data.sources:
         from rollbus_core.datasets.parts import parts
 

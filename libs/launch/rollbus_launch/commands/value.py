@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rollbus_launch.serve import limit_threads
 
     limit_threads()
-    config = label.settings(arguments.by, arguments.overrides)
+    config = label.settings(label.LABELLERS, arguments.by, arguments.overrides)
     card = label.train_value(arguments.dataset, arguments.by, config, arguments.out)
     show([{key: card[key] for key in ("by", "episodes", "dataset", "content")}], as_json=arguments.json)
     return 0

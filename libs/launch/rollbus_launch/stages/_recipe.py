@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,17 @@ def data_overrides(folders: Mapping[str, str], labels: str = "") -> list[str]:
         return []
     more = f", labels: {labels}" if labels else ""
     return ["data.sources=[" + ", ".join(f"{{path: {folder}{more}}}" for folder in folders.values()) + "]"]
+
+
+def reward_overrides(folders: Mapping[str, str], weights: Mapping[str, float]) -> list[str]:
+    """Reward models of stages in ``folders``, each with its weight, as an override."""
+    if not weights:
+        return []
+    each = [
+        f"{{source: {folders[name]}, weight: {weight}, name: {re.sub(r'[^A-Za-z0-9_]', '_', name)}}}"
+        for name, weight in weights.items()
+    ]
+    return ["learner.rewards=[" + ", ".join(each) + "]"]
 
 
 def deterministic_overrides(recipe: str, overrides: Sequence[str]) -> list[str]:

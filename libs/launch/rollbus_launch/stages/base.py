@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 #: What stages make.
-DATASET, RUN, EVALUATION, MODEL, LABELS, VALUE = "dataset", "run", "evaluation", "model", "labels", "value"
+DATASET, RUN, EVALUATION, MODEL = "dataset", "run", "evaluation", "model"
+LABELS, VALUE, REWARD = "labels", "value", "reward"
 
 
 class Artefact(BaseModel):

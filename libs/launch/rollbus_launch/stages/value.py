@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rollbus_core.config.models import option
-from rollbus_launch.label import content_of, settings
+from rollbus_launch.label import LABELLERS, content_of, settings
 from rollbus_launch.stages.base import DATASET, VALUE, Artefact, Stage
 
 
@@ -24,7 +24,7 @@ class Config(Stage):
         return {self.data: DATASET}
 
     def identity(self, deterministic: bool) -> dict[str, Any]:
-        return {"by": self.by, "settings": settings(self.by, self.set).model_dump(mode="json")}
+        return {"by": self.by, "settings": settings(LABELLERS, self.by, self.set).model_dump(mode="json")}
 
     def commands(self, out: Path, found: Mapping[str, Artefact], deterministic: bool) -> list[list[str]]:
         return [["value", found[self.data].folder, *self.set, "--by", self.by, "--out", str(out)]]

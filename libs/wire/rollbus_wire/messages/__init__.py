@@ -44,29 +44,34 @@ from .registry import (
     SlicesChanged,
 )
 from .store import (
+    Annotate,
+    Annotated,
     Batch,
     Cancel,
     Commit,
     Committed,
     Consumed,
     Durable,
+    FetchUnannotated,
     OpenTable,
     Sample,
     TableState,
     Ticket,
     TicketRequest,
+    Unannotated,
 )
 from .weights import FetchChunk, FetchWeights, WeightChunk, WeightManifest
 
 __all__ = [
     "PLANES", "PROTOCOL", "Array", "Arrays", "Message", "fields_hash", "from_data", "to_data",
-    "Act", "Applied", "Assign", "Attach", "Attached", "Batch", "Cancel", "CheckpointSaved",
-    "Command", "Commit", "Committed", "Consumed", "Detach", "Detached", "Done", "Durable",
-    "Decide", "Decided", "Evaluated", "Fault", "FetchChunk", "FetchWeights", "GetState", "Gone", "Goodbye",
+    "Act", "Annotate", "Annotated", "Applied", "Assign", "Attach", "Attached", "Batch", "Cancel",
+    "CheckpointSaved", "Command", "Commit", "Committed", "Consumed", "Detach", "Detached", "Done", "Durable",
+    "Decide", "Decided", "Evaluated", "Fault", "FetchChunk", "FetchUnannotated", "FetchWeights",
+    "GetState", "Gone", "Goodbye",
     "Heartbeat", "Hello", "Leave", "ListMembers", "Members", "Notice", "Observe", "OpenTable", "Outcome",
     "Ping", "Pong",
     "Register", "Registered", "Release", "Released", "Reset", "Sample", "SetState", "SlicesChanged",
-    "Step", "TableState", "Tick", "Ticket", "TicketRequest", "Waiting", "WeightChunk",
+    "Step", "TableState", "Tick", "Ticket", "TicketRequest", "Unannotated", "Waiting", "WeightChunk",
     "WeightManifest", "Welcome",
 ]  # fmt: skip
 
@@ -82,7 +87,7 @@ PLANES = {
     ),
     "store": (
         OpenTable, TableState, TicketRequest, Ticket, Commit, Committed, Cancel, Sample, Batch,
-        Consumed, Durable,
+        Consumed, Durable, FetchUnannotated, Unannotated, Annotate, Annotated,
     ),
     "weights": (FetchWeights, WeightManifest, FetchChunk, WeightChunk),
     "policy": (Decide, Decided),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
-from .base import Array, Message
+from .base import Array, Arrays, Message
 
 
 @dataclass
@@ -116,9 +116,9 @@ class Sample(Message):
 class Batch(Message):
     """What to read. A chunk is a map: slab, slab_bytes, offset, generation, sequence, lengths,
 
-    num_finals, digest, layout, oldest, newest, order, slice. A replay draw names thousands of
-    chunks, so ``chunks`` is empty and the C chunks that it uses are arrays instead; ``chunk``,
-    ``time`` and ``row`` are int32 [num_batches, batch_size], ``chunk`` in [0, C).
+    num_finals, digest, layout, oldest, newest, order, slice, late (column -> float32 [T, N]). A replay draw
+    names thousands of chunks, so ``chunks`` is empty and the C chunks that it uses are arrays instead;
+    ``chunk``, ``time`` and ``row`` are int32 [num_batches, batch_size], ``chunk`` in [0, C).
     """
 
     table: str
@@ -140,6 +140,8 @@ class Batch(Message):
     #: and how likely it was drawn.
     step: Optional[Array] = None
     probability: Optional[Array] = None
+    #: Replay: late columns of the steps that were drawn, float32 [num_batches, batch_size] each.
+    late: Optional[Arrays] = None
 
 
 @dataclass
@@ -163,3 +165,41 @@ class Durable(Message):
 
     table: str
     sequence: int
+
+
+@dataclass
+class FetchUnannotated(Message):
+    """Annotator to store: a chunk that waits for ``column``. Waits until there is one."""
+
+    table: str
+    column: str
+
+
+@dataclass
+class Unannotated(Message):
+    """A chunk to annotate, as in `Batch`, and how long it will wait."""
+
+    table: str
+    column: str
+    chunk: Dict[str, Any]
+    left_s: float
+
+
+@dataclass
+class Annotate(Message):
+    """Annotator to store: ``column`` of the chunk ``sequence``, float32 [T, N], T its longest row."""
+
+    table: str
+    column: str
+    sequence: int
+    values: Array
+
+
+@dataclass
+class Annotated(Message):
+    """``outcome``: "attached"; "again", it was there already; "late", the chunk has gone on without it."""
+
+    table: str
+    column: str
+    sequence: int
+    outcome: str

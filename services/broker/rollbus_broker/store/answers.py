@@ -15,10 +15,11 @@ from rollbus_wire.messages import Batch, Sample, TableState
 
 def queue_batch(table: Table, number: int, chunks: list[Chunk], pool: SlabPool) -> Batch:
     """Whole chunks, one map each."""
-    return Batch(table.name, number, [_chunk_map(c, pool) for c in chunks], total_steps=table.total_steps)
+    return Batch(table.name, number, [chunk_map(c, pool) for c in chunks], total_steps=table.total_steps)
 
 
-def _chunk_map(chunk: Chunk, pool: SlabPool) -> dict[str, Any]:
+def chunk_map(chunk: Chunk, pool: SlabPool) -> dict[str, Any]:
+    """Where a chunk is and what it is made of."""
     slab = pool.slabs[chunk.cell.slab]
     return {
         "slab": chunk.cell.slab, "slab_bytes": slab.num_bytes, "offset": chunk.cell.offset,
@@ -26,7 +27,7 @@ def _chunk_map(chunk: Chunk, pool: SlabPool) -> dict[str, Any]:
         "num_finals": chunk.num_finals, "digest": chunk.digest, "digest_kind": chunk.digest_kind,
         "layout": slab.data,
         "oldest": list(chunk.oldest), "newest": list(chunk.newest), "order": chunk.order,
-        "slice": chunk.slice,
+        "slice": chunk.slice, "late": chunk.late,
     }  # fmt: skip
 
 
@@ -50,6 +51,7 @@ def replay_batch(table: ReplayTable, number: int, sample: Sample, pool: SlabPool
         chunk_generation=draw.generation,
         step=None if draw.step is None else draw.step.reshape(shape),
         probability=None if draw.probability is None else draw.probability.reshape(shape),
+        late=draw.late and {name: np.ascontiguousarray(v).reshape(shape) for name, v in draw.late.items()},
     )
 
 
@@ -72,5 +74,6 @@ def table_row(
         "max_bytes": table.config.max_bytes, "tickets": len(table.tickets),
         "outstanding_steps": table.outstanding, "total_steps": table.total_steps,
         "updates": table.updates, "waiting_tickets": waiting_tickets,
-        "waiting_samples": waiting_samples, "dropped": dict(table.dropped),
+        "waiting_samples": waiting_samples, "unannotated": len(table.unannotated),
+        "dropped": dict(table.dropped),
     }  # fmt: skip

@@ -81,6 +81,16 @@ class Ledger:
         self._log("commit", table.name, c=chunk.to_data())
         self._free(self._commit(table, chunk))
 
+    def annotate(self, table: Table, sequence: int, column: str, values: bytes) -> None:
+        """A late column has come."""
+        self._log("annotate", table.name, n=sequence, c=column, v=values)
+        self._free(table.annotate(sequence, column, values))
+
+    def settle(self, table: Table, sequence: int, *, drop: bool) -> None:
+        """A chunk waits no longer for late columns."""
+        self._log("settle", table.name, n=sequence, drop=drop)
+        self._free(table.settle(sequence, drop=drop))
+
     def deliver(self, table: Any, number: int, sample: tuple[str, int]) -> None:
         """Delivery ``number`` answers the request ``sample``: (sender, message id)."""
         self._log("deliver", table.name, n=number, s=list(sample))
@@ -282,6 +292,12 @@ class _Replay:
 
     def _on_commit(self, r: dict[str, Any]) -> None:
         self.ledger._free(self.ledger._commit(self._table(r), Chunk.from_data(r["c"])))
+
+    def _on_annotate(self, r: dict[str, Any]) -> None:
+        self.ledger._free(self._table(r).annotate(r["n"], r["c"], r["v"]))
+
+    def _on_settle(self, r: dict[str, Any]) -> None:
+        self.ledger._free(self._table(r).settle(r["n"], drop=r["drop"]))
 
     def _on_deliver(self, r: dict[str, Any]) -> None:
         self._table(r).deliver(r["n"], (r["s"][0], r["s"][1]))

@@ -96,6 +96,8 @@ class QueueTable(Table):
         batch = self.batches.get(self.delivered + 1)
         if batch is None or not batch.chunks:
             return False
+        if self.unannotated and any(chunk.sequence in self.unannotated for chunk in batch.chunks):
+            return False
         if batch.chunk_size >= self.batch_size:
             return True
         if batch.tickets:
@@ -153,6 +155,7 @@ class QueueTable(Table):
         self.tickets, self.batches, self.kept, self.evicted = {}, {}, {}, {}
         self.delivered = self.consumed_up_to = self.durable_up_to = last
         self._fork(version)
+        self.unannotated = {}
         for chunk in pending:
             # A deterministic run collects anew from where its checkpoint left the environments.
             anew = self.config.one_chunk_per_slice and not known
@@ -182,6 +185,7 @@ class QueueTable(Table):
         ticket = self.tickets.pop(chunk.ticket)
         batch = self._leave(ticket)
         batch.add(chunk, self._size(chunk), self._size(ticket))
+        self._wait_for_late(chunk)
         self.sequence = max(self.sequence, chunk.sequence)
         self.total_steps += chunk.steps
         return []
@@ -222,19 +226,26 @@ class QueueTable(Table):
         return self._evict(oldest)
 
     def lose(self, lost: Callable[[Chunk], bool]) -> list[Chunk]:
-        gone = []
-        for batch in self.batches.values():
-            for chunk in [c for c in batch.chunks if lost(c)]:
-                batch.chunks.remove(chunk)
-                batch.slices.remove(chunk.slice)
-                batch.chunk_size -= self._size(chunk)
-                batch.granted_size -= self._size(chunk)
-                gone.append(chunk)
+        gone = [c for batch in self.batches.values() for c in batch.chunks if lost(c)]
+        for chunk in gone:
+            self.unannotated.pop(chunk.sequence, None)
+            self._withdraw(chunk)
         for number, chunks in self.kept.items():
             gone += [c for c in chunks if lost(c)]
             self.kept[number] = [c for c in chunks if not lost(c)]
         self._drop(gone, "memory")
         return gone
+
+    def _wait_for_late(self, chunk: Chunk) -> None:
+        if self._lacks(chunk):
+            self.unannotated[chunk.sequence] = chunk
+
+    def _withdraw(self, chunk: Chunk) -> None:
+        batch = next(b for b in self.batches.values() if any(c is chunk for c in b.chunks))
+        batch.chunks = [c for c in batch.chunks if c is not chunk]
+        batch.slices.remove(chunk.slice)
+        batch.chunk_size -= self._size(chunk)
+        batch.granted_size -= self._size(chunk)
 
     def _leave(self, ticket: TicketInfo) -> _Batch:
         batch = self.batches[ticket.batch]
@@ -263,6 +274,7 @@ class QueueTable(Table):
             if chunk.oldest.number < self.version.number + ahead - self.config.max_lag:
                 return "lag"
             batch.add(chunk, self._size(chunk), self._size(chunk))
+            self._wait_for_late(chunk)
             return ""
         return "lag"
 
@@ -285,6 +297,7 @@ class QueueTable(Table):
                 self.kept.setdefault(number, []).append(chunk)
             else:
                 self.batches.setdefault(number, _Batch()).add(chunk, self._size(chunk), 0)
+                self._wait_for_late(chunk)
         for number, granted in data["granted"]:
             self.batches.setdefault(number, _Batch()).granted_size = granted
 

@@ -75,6 +75,8 @@ class Chunk:
     newest: Version
     order: list[int] = field(default_factory=list)
     digest_kind: str = "crc32"
+    #: Late columns that have come, float32 [T, N] each, T the longest row.
+    late: dict[str, np.ndarray] = field(default_factory=dict)
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -84,18 +86,30 @@ class Chunk:
     def num_rows(self) -> int:
         return len(self.lengths)
 
+    @property
+    def late_shape(self) -> tuple[int, int]:
+        """(T, N) of a late column."""
+        return int(self.lengths.max(initial=0)), len(self.lengths)
+
+    def attach(self, column: str, values: bytes) -> None:
+        """A late column has come."""
+        self.late[column] = np.frombuffer(values, np.float32).reshape(self.late_shape)
+
     def to_data(self) -> dict[str, Any]:
         return {
             "q": self.sequence, "t": self.ticket, "c": list(self.cell), "s": self.slice,
             "l": self.lengths.tobytes(), "f": self.num_finals, "d": self.digest,
             "o": list(self.oldest), "n": list(self.newest), "r": self.order,
-            "k": self.digest_kind,
+            "k": self.digest_kind, "a": {name: values.tobytes() for name, values in self.late.items()},
         }  # fmt: skip
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Chunk:
-        return cls(
+        chunk = cls(
             data["q"], data["t"], Cell(*data["c"]), data["s"], np.frombuffer(data["l"], np.int32),
             data["f"], data["d"], Version.of(data["o"]), Version.of(data["n"]), list(data["r"]),
             data.get("k", "crc32"),
         )  # fmt: skip
+        for name, values in data.get("a", {}).items():
+            chunk.attach(name, values)
+        return chunk

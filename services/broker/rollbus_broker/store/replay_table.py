@@ -7,6 +7,7 @@ the table is filled as fast as its source can.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ class ReplayTable(Table):
     def __init__(self, name: str, config: TableConfig) -> None:
         super().__init__(name, config)
         self._chunks: deque[Chunk] = deque()
-        self._index = StepIndex(config.priority_exponent)
+        self._index = StepIndex(config.priority_exponent, config.late_columns)
         self._begun = 0
         #: (updates, steps) where the ratio is counted from.
         self.anchor = (0, config.min_steps)
@@ -58,10 +59,10 @@ class ReplayTable(Table):
         return self._index.draw(num, seed)
 
     def chunks(self) -> Iterator[Chunk]:
-        return iter(self._chunks)
+        return itertools.chain(self._chunks, self.unannotated.values())
 
     def num_chunks(self) -> int:
-        return len(self._chunks)
+        return len(self._chunks) + len(self.unannotated)
 
     def live_steps(self) -> int:
         return len(self._index)
@@ -78,6 +79,8 @@ class ReplayTable(Table):
         self.updates = version.number
         self.delivered = max(self.delivered, applied)
         self._fork(version)
+        if self._index.late_columns != self.config.late_columns:
+            self._index_anew()
         return [], []
 
     def begin(self, ticket: TicketInfo) -> None:
@@ -93,6 +96,13 @@ class ReplayTable(Table):
     def commit(self, chunk: Chunk) -> list[Chunk]:
         self._begun -= self.tickets.pop(chunk.ticket).steps
         self.sequence = max(self.sequence, chunk.sequence)
+        if self._lacks(chunk):
+            self._wait(chunk)
+            return []
+        return self._insert(chunk)
+
+    def _insert(self, chunk: Chunk) -> list[Chunk]:
+        """From here on it may be drawn; chunks that it pushes out."""
         self.total_steps += chunk.steps
         self._add(chunk)
         out = []
@@ -123,15 +133,38 @@ class ReplayTable(Table):
     def lose(self, lost: Callable[[Chunk], bool]) -> list[Chunk]:
         gone = [chunk for chunk in self._chunks if lost(chunk)]
         if gone:
-            kept = [chunk for chunk in self._chunks if not lost(chunk)]
-            self._chunks, self._index = deque(), StepIndex(self.config.priority_exponent)
-            for chunk in kept:
-                self._add(chunk)
+            self._chunks = deque(chunk for chunk in self._chunks if not lost(chunk))
+            self._index_anew()
+        for chunk in [chunk for chunk in self.unannotated.values() if lost(chunk)]:
+            del self.unannotated[chunk.sequence]
+            self._withdraw(chunk)
+            gone.append(chunk)
         self._drop(gone, "memory")
         if not self._chunks and gone:
             # Nothing is left to learn from: the warm-up begins anew.
             self.anchor = (self.updates, self.total_steps + self.config.min_steps)
         return gone
+
+    def _wait(self, chunk: Chunk) -> None:
+        """It cannot be drawn before its late columns are there, and counts as begun."""
+        self.unannotated[chunk.sequence] = chunk
+        self._begun += chunk.steps
+
+    def _withdraw(self, chunk: Chunk) -> None:
+        self._begun -= chunk.steps
+
+    def _go_on(self, sequence: int) -> list[Chunk]:
+        chunk = self.unannotated.pop(sequence)
+        self._withdraw(chunk)
+        return self._insert(chunk)
+
+    def _index_anew(self) -> None:
+        """Of the chunks that are there; late columns that they were never asked for are 0."""
+        chunks, self._chunks = self._chunks, deque()
+        self._index = StepIndex(self.config.priority_exponent, self.config.late_columns)
+        for chunk in chunks:
+            self._fill(chunk)
+            self._add(chunk)
 
     def _add(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
@@ -152,7 +185,10 @@ class ReplayTable(Table):
         super().load(data, chunks)
         self.anchor = (data["anchor"][0], data["anchor"][1])
         for _, chunk in chunks:
-            self._add(chunk)
+            if self._lacks(chunk):
+                self._wait(chunk)
+            else:
+                self._add(chunk)
 
     def dump_chunks(self) -> Iterable[tuple[int, Chunk]]:
-        return ((0, chunk) for chunk in self._chunks)
+        return ((0, chunk) for chunk in self.chunks())

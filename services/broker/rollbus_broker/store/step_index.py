@@ -27,6 +27,8 @@ class Draw(NamedTuple):
     #: int64 [draws]: numbers of the steps, and the probability of each, where they go by priority.
     step: np.ndarray | None = None
     probability: np.ndarray | None = None
+    #: Late columns of the steps, float32 [draws] each.
+    late: dict[str, np.ndarray] | None = None
 
 
 class _Tail:
@@ -56,9 +58,15 @@ class _Tail:
 
 
 class StepIndex:
-    """All steps of a replay table. ``priority_exponent`` 0: draws are uniform."""
+    """All steps of a replay table. ``priority_exponent`` 0: draws are uniform.
 
-    def __init__(self, priority_exponent: float = 0.0) -> None:
+    Chunks must have all ``late_columns``; a draw gives them.
+    """
+
+    def __init__(self, priority_exponent: float = 0.0, late_columns: tuple[str, ...] = ()) -> None:
+        self.late_columns = late_columns
+        # Late columns of each step, side by side.
+        self._late = _Tail("float32", len(late_columns))
         self.priorities = Priorities(priority_exponent) if priority_exponent else None
         # Steps up to and including each entry, counted since the table began.
         self._totals = _Tail("int64")
@@ -82,6 +90,9 @@ class StepIndex:
         self._entries.append(entries)
         self._cells.append(np.array([chunk.cell], np.int64))
         self._all_steps += chunk.steps
+        if self.late_columns:
+            columns = np.stack([chunk.late[name].T for name in self.late_columns], -1)  # [N, T, columns]
+            self._late.append(columns[np.arange(columns.shape[1]) < lengths[:, None]])
         if self.priorities is not None:
             self.priorities.append(chunk.steps)
 
@@ -92,6 +103,8 @@ class StepIndex:
         self._cells.drop(1)
         self._first_chunk += 1
         self._dropped_steps += chunk.steps
+        if self.late_columns:
+            self._late.drop(chunk.steps)
         if self.priorities is not None:
             self.priorities.drop(chunk.steps)
 
@@ -127,4 +140,9 @@ class StepIndex:
             cells[:, 0],
             cells[:, 1],
             cells[:, 2].astype(np.uint64),
+            late=self._late_of(picks) if self.late_columns else None,
         )
+
+    def _late_of(self, picks: np.ndarray) -> dict[str, np.ndarray]:
+        found = self._late.view[picks - self._dropped_steps]
+        return {name: found[:, place] for place, name in enumerate(self.late_columns)}

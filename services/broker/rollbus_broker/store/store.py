@@ -11,6 +11,7 @@ import numpy as np
 import structlog
 from pydantic import ValidationError
 
+from rollbus_broker.store.annotations import Annotations
 from rollbus_broker.store.answers import queue_batch, replay_batch, table_row, table_state
 from rollbus_broker.store.checks import (
     MAX_ORDER,
@@ -49,6 +50,7 @@ from rollbus_wire.errors import (
 from rollbus_wire.limits import MAX_REASON
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
+    Annotate,
     Batch,
     Cancel,
     Commit,
@@ -57,6 +59,7 @@ from rollbus_wire.messages import (
     Done,
     Durable,
     Fault,
+    FetchUnannotated,
     Message,
     OpenTable,
     Ping,
@@ -76,17 +79,9 @@ class Store:
     """All tables of one run. ``folder`` holds slabs, ``log_path`` is the log, ``audit`` hears of drops."""
 
     def __init__(
-        self,
-        link: Link,
-        folder: Path,
-        log_path: Path,
-        config: BrokerConfig,
-        boot: int,
-        now: float,
-        *,
-        log: Any = None,
-        audit: Path | None = None,
-    ) -> None:
+        self, link: Link, folder: Path, log_path: Path, config: BrokerConfig, boot: int, now: float, *,
+        log: Any = None, audit: Path | None = None,
+    ) -> None:  # fmt: skip
         self.link, self.config = link, config
         self._drops = DropLog(audit)
         self._log = log or structlog.get_logger("broker")
@@ -107,10 +102,12 @@ class Store:
         found = self.ledger.recover(now, lambda chunk: is_whole(chunk, self.ledger.pool, config.fsync))
         if any(found.values()):
             self._log.info("store recovered", **found)
+        self._annotations = Annotations(self.ledger, self._answer, self.counts)
         self._handlers: dict[type[Message], Callable[[Envelope, Any, float], None]] = {
             TicketRequest: self._ticket_request, Commit: self._commit, Cancel: self._cancel,
             Sample: self._sample, Consumed: self._consumed, Durable: self._durable,
             OpenTable: self._open_table, Ping: self._ping,
+            FetchUnannotated: self._annotations.fetch, Annotate: self._annotations.annotate,
         }  # fmt: skip
 
     # --- the loop ---
@@ -122,14 +119,15 @@ class Store:
             if isinstance(message, (Fault, Done, Pong)):
                 continue
             # Batches are large: `_sample` remembers a few, not the thousands that `Replies` keeps.
-            if not isinstance(message, Sample) and self._replies.known(envelope):
+            if not isinstance(message, (Sample, FetchUnannotated)) and self._replies.known(envelope):
                 continue
             self._handle(envelope, now)
         if now >= self._expire_at:
             self._expire_at = now + min(1.0, self.config.ticket_timeout_s / 4)
             self._expire(now)
-        if self._changed or now >= self._retry_at:
+        if self._changed or self._annotations.changed or now >= self._retry_at:
             self._changed, self._retry_at = False, now + RETRY_S
+            self._annotations.advance(now)
             for name in list(self._waiting.tables()):
                 self._advance(name, now)
         return self._send()
@@ -145,6 +143,7 @@ class Store:
                 if entry.ticket.sender == producer:
                     self.ledger.rested(entry.ticket.number)
         self._waiting.forget(producer)
+        self._annotations.forget(producer)
         self._replies.forget(producer)
         self._changed = True
 

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from rollbus_broker.store.records import Chunk, Grant, TicketInfo
 from rollbus_core.feed import TableConfig
 from rollbus_core.version import Version
@@ -35,6 +37,8 @@ class Table:
         self.last_sample: tuple[str, int] = ("", 0)
         self.updates = 0
         self.dropped: Counter[str] = Counter()
+        #: Committed chunks that wait for late columns, by sequence, in order.
+        self.unannotated: dict[int, Chunk] = {}
         #: Told of every chunk that is given up after it was acknowledged, and why.
         self.on_drop: Callable[[Chunk, str], None] = lambda chunk, reason: None
 
@@ -91,6 +95,40 @@ class Table:
 
     def commit(self, chunk: Chunk) -> list[Chunk]:
         """Event: the chunk of an open ticket is complete; chunks that it pushes out."""
+        raise NotImplementedError
+
+    def annotate(self, sequence: int, column: str, values: bytes) -> list[Chunk]:
+        """Event: a late column of a chunk that waits for it; chunks that this one pushes out."""
+        chunk = self.unannotated[sequence]
+        chunk.attach(column, values)
+        return [] if self._lacks(chunk) else self._go_on(sequence)
+
+    def settle(self, sequence: int, *, drop: bool) -> list[Chunk]:
+        """Event: a chunk waits no longer: dropped, or with zeros; chunks given up."""
+        chunk = self.unannotated[sequence]
+        if drop:
+            del self.unannotated[sequence]
+            self._withdraw(chunk)
+            self._drop([chunk], "unannotated")
+            return [chunk]
+        self._fill(chunk)
+        return self._go_on(sequence)
+
+    def _lacks(self, chunk: Chunk) -> list[str]:
+        """Late columns that have not come."""
+        return [name for name in self.config.late_columns if name not in chunk.late]
+
+    def _fill(self, chunk: Chunk) -> None:
+        for name in self._lacks(chunk):
+            chunk.late[name] = np.zeros(chunk.late_shape, np.float32)
+
+    def _go_on(self, sequence: int) -> list[Chunk]:
+        """A chunk has all that it waited for; chunks that it pushes out."""
+        self.unannotated.pop(sequence)
+        return []
+
+    def _withdraw(self, chunk: Chunk) -> None:
+        """Take out a chunk that waited for late columns."""
         raise NotImplementedError
 
     def consumed(self, sequence: int, version: Version, updates: int) -> list[Chunk]:

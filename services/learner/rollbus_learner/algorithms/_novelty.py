@@ -7,11 +7,13 @@ ends with the episode; the error of observations, all of them, is learned in eve
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from rollbus_learner.following import after
 from rollbus_policies._networks import Mlp, linear
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import VectorInput, group_keys
@@ -62,9 +64,4 @@ def _network(size: int) -> nn.Module:
 @torch.no_grad()
 def reached(novelty: nn.Module, batch: Batch) -> Tensor:
     """How new the observation is that each decision led to, [T, N]: the final one where an episode ended."""
-    found: Tensor = novelty(batch)
-    following, slot = found[1:].clone(), batch["final_slot"].long()
-    there = slot >= 0
-    if there.any():
-        following[there] = novelty(batch, "final_obs/")[slot[there]]
-    return following
+    return after(novelty(batch), partial(novelty, batch, "final_obs/"), batch)

@@ -1,9 +1,9 @@
-"""What labellers share: their settings, the network over observations, and from scores to labels."""
+"""What labellers share: their settings, the frames of episodes, and from scores to labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -26,33 +26,41 @@ else:
 _HUMAN = SOURCES.index("human")
 
 
-class LabellerConfig(BaseModel):
-    """Settings of all labellers."""
+class ModelConfig(BaseModel):
+    """Settings of all models of observations."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: int = option(600, "Gradient steps of the value model.", ge=1)
+    steps: int = option(600, "Gradient steps of the model.", ge=1)
     batch_size: int = option(256, "Decisions of one of them.", ge=1)
     learning_rate: float = option(1e-3, "Step size.", gt=0)
     width: int = option(64, "Width of the network.", ge=8)
-    good: float = option(0.3, "Part of the decisions of each task that are labelled good.", gt=0, lt=1)
     seed: int = option(1, "Seed of weights and draws.", ge=0)
 
 
-class Frames:
-    """All observations of ``episodes``, those after the last decisions included, as tensors."""
+class LabellerConfig(ModelConfig):
+    """Settings of all labellers."""
 
-    def __init__(self, episodes: Sequence[Episode], spec: EnvSpec) -> None:
+    good: float = option(0.3, "Part of the decisions of each task that are labelled good.", gt=0, lt=1)
+
+
+class Frames:
+    """All observations of ``episodes`` as tensors; with ``finals`` those after the last decisions, too."""
+
+    def __init__(self, episodes: Sequence[Episode], spec: EnvSpec, *, finals: bool = False) -> None:
         self.spec = spec
-        #: First frame of each episode.
+        #: First frame of each episode, and how many it has.
         self.begin: list[int] = []
+        self.lengths: list[int] = []
         parts: dict[str, list[np.ndarray]] = {key: [] for key in spec.observation}
         num = 0
         for episode in episodes:
+            end = episode.final_obs if finals else None
             self.begin.append(num)
+            self.lengths.append(len(episode) + (end is not None))
+            num += self.lengths[-1]
             for key, frames in episode.obs.items():
-                parts[key].append(frames)
-            num += len(episode)
+                parts[key] += [frames] if end is None else [frames, end[key][None]]
         self.obs = {key: torch.from_numpy(np.concatenate(part)) for key, part in parts.items()}
         self.num = num
 
@@ -61,16 +69,7 @@ class Frames:
         return {key: column[index] for key, column in self.obs.items()}
 
 
-def make_encoder(config: LabellerConfig, spec: EnvSpec, frames: Frames) -> Any:
-    """A module ``(obs) -> [B, width]`` whose normaliser has seen ``frames``."""
-    from rollbus_learner.labellers._encoder import Encoder
-
-    encoder = Encoder(spec, config.width)
-    encoder.see(frames.obs)
-    return encoder
-
-
-def batches(config: LabellerConfig, num: int, salt: int = 0) -> Iterator[Tensor]:
+def batches(config: ModelConfig, num: int, salt: int = 0) -> Iterator[Tensor]:
     """Random indices below ``num``, one tensor per gradient step."""
     generator = torch.Generator().manual_seed(config.seed * 1000 + salt)
     for _ in range(config.steps):
