@@ -126,14 +126,22 @@ def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterat
             f"is {chunk}, but data holds the reward of every single action, so {name!r} cannot learn the "
             "value of several from it; set policy.chunk: 1, or clone with algorithm.name: sft",
         )
-    if TRAINING_TABLE in feeds:
-        if recipe.run.deterministic and feeds[TRAINING_TABLE].table.sampler == "replay":
-            yield (
-                "run.deterministic",
-                f"is true, but algorithm {name!r} replays what actors collect, and what a draw can find "
-                "depends on when chunks arrive; set false",
-            )
-        return
+    yield from (
+        _collected(recipe, feeds[TRAINING_TABLE]) if TRAINING_TABLE in feeds else _data_alone(recipe, origins)
+    )
+
+
+def _collected(recipe: Recipe, feed: Feed) -> Iterator[tuple[str, str]]:
+    if recipe.run.deterministic and feed.table.sampler == "replay":
+        yield (
+            "run.deterministic",
+            f"is true, but algorithm {recipe.algorithm.name!r} replays what actors collect, and what a draw "
+            "can find depends on when chunks arrive; set false",
+        )
+
+
+def _data_alone(recipe: Recipe, origins: Origins) -> Iterator[tuple[str, str]]:
+    name = recipe.algorithm.name
     if any(reward.kind == "late" for reward in recipe.learner.rewards):
         yield (
             "learner.rewards",
