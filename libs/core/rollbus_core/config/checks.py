@@ -99,7 +99,7 @@ def feeds(recipe: Recipe, origins: Origins) -> tuple[dict[str, Feed], list[str]]
 
 
 def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterator[tuple[str, str]]:
-    """Every table has somebody who fills it, and a run that collects nothing has an end."""
+    """Every table has somebody who fills it."""
     tables = [name for name in feeds if name != TRAINING_TABLE]
     sources, name = recipe.data.sources, recipe.algorithm.name
     for source in sources:
@@ -126,6 +126,12 @@ def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterat
             f"is {chunk}, but data holds the reward of every single action, so {name!r} cannot learn the "
             "value of several from it; set policy.chunk: 1, or clone with algorithm.name: sft",
         )
+    yield from _collecting(recipe, feeds, origins)
+
+
+def _collecting(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterator[tuple[str, str]]:
+    """What goes with collecting, and with learning from data alone."""
+    name = recipe.algorithm.name
     if TRAINING_TABLE in feeds:
         if recipe.run.deterministic and feeds[TRAINING_TABLE].table.sampler == "replay":
             yield (
