@@ -67,7 +67,8 @@ class Toy(Env):
                 _, low, high = usual[name]
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
                     raise SpecError(
-                        "%s: option %s is %r, not between %s and %s" % (self.spec.name, name, value, low, high)
+                        "%s: option %s is %r, not between %s and %s"
+                        % (self.spec.name, name, value, low, high)
                     )
                 found[name][place] = value
         return found

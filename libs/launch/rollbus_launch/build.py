@@ -135,7 +135,11 @@ def training_starts(recipe: Any, paths: RunPaths, index: int) -> Any:
         return None
     goes_on = recipe.run.resume != "never" and bool(listed(paths.checkpoints))
     return Starts(
-        source, recipe.env.options, record=paths.starts(index), kept=paths.option_state(index), restore=goes_on
+        source,
+        recipe.env.options,
+        record=paths.starts(index),
+        kept=paths.option_state(index),
+        restore=goes_on,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -128,7 +129,10 @@ class Dataset:
                 tasks = row.get("tasks") or [""]
                 found.append(
                     EpisodeInfo(
-                        row["episode_index"], row["length"], row.get("success"), str(tasks[0]),
+                        row["episode_index"],
+                        row["length"],
+                        row.get("success"),
+                        str(tasks[0]),
                         json.loads(row.get("options") or "null"),
                     )  # fmt: skip
                 )

@@ -89,7 +89,7 @@ def make(settings: Mapping[str, Any], key: str = "env.options") -> OptionSource 
         return None
     name = settings.get("name")
     if not isinstance(name, str):
-        raise ConfigError(f"{key} has no name; sources are {', '.join(lookup.names(PACKAGE))}")
+        raise ConfigError(f"{key}: has no name; sources are {', '.join(lookup.names(PACKAGE))}")
     try:
         if ":" in name:
             others = {k: v for k, v in settings.items() if k != "name"}

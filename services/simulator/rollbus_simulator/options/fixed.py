@@ -1,6 +1,6 @@
 """The same options for every episode.
 
-    options: {name: fixed, values: {distance: 0.4}}
+options: {name: fixed, values: {distance: 0.4}}
 """
 
 from __future__ import annotations
