@@ -60,7 +60,7 @@ class Toy(Env):
         """Set the state of ``rows``; seed and time are set already."""
 
     def chosen(self, rows: np.ndarray, options: Sequence[Any], **usual: Tuple[float, float, float]) -> Any:
-        """float64 [R] per name of ``usual``: the row's option, within the usual value's (value, low, high)."""
+        """float64 [R] per name of ``usual``, (value, low, high): the row's option, else the value."""
         found = {name: np.full(len(rows), value, np.float64) for name, (value, _, _) in usual.items()}
         for place, option in enumerate(options):
             for name, value in (option or {}).items():

@@ -278,7 +278,6 @@ _MODULES = {
     "actor": (
         "torch",
         "rollbus_actor.actor",
-        "rollbus_actor.engines.torch_local",
         "rollbus_core.weights.shm",
     ),
     "learner": ("torch", "rollbus_learner.learner", "rollbus_core.weights.shm"),
@@ -292,6 +291,9 @@ def preload(role: str, recipe: Any) -> None:
         importlib.import_module(name)
     if "torch" in _MODULES[role]:
         lookup.find("rollbus_policies", recipe.policy.name)
+    if role == "actor":
+        for name in lookup.names("rollbus_actor.engines"):
+            lookup.find("rollbus_actor.engines", name)
     if role == "learner":
         lookup.find("rollbus_learner.algorithms", recipe.algorithm.name)
 

@@ -45,7 +45,7 @@ class Seats:
         self, asker: Asker, kind: str, places: np.ndarray, payload: np.ndarray | None = None,
         observe: bool = True, options: list[dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
-        """Ask the peers of ``places`` [R]; ``payload`` [R, ...] is actions, or seeds with ``options`` of each."""
+        """Ask the peers of ``places`` [R]; ``payload`` [R, ...] is actions, or seeds with ``options``."""
         if self._whole is not None:
             # A copy: the message gives its arrays away.
             rows = self._peer_rows[places]

@@ -210,8 +210,8 @@ class DatasetWriter:
             self._manifest["options"] = True
         if episode.options is not None and not self._manifest.get("options"):
             raise ConfigError(
-                f"{self.folder} says of no episode what its reset got, this one began with {episode.options}; "
-                "write to another folder"
+                f"{self.folder} says of no episode what its reset got, this one began with "
+                f"{episode.options}; write to another folder"
             )
 
     def _info(self) -> dict[str, Any]:

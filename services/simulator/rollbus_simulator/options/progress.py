@@ -2,9 +2,9 @@
 
     options: {name: progress, levels: [{distance: 0.1}, {distance: 0.3}, {distance: 0.8}]}
 
-The progress of a level is |fast mean - slow mean| of its scores, both exponential: it counts forgetting as well
-as learning (Matiisen et al., 1707.00183; two means as in Kanitscheider et al., 2106.14876). A part ``explore``
-of the episodes is drawn evenly from all levels; so are all as long as nothing moves.
+The progress of a level is |fast mean - slow mean| of its scores, both exponential: it counts forgetting as
+well as learning (Matiisen et al., 1707.00183; two means as in Kanitscheider et al., 2106.14876). A part
+``explore`` of the episodes is drawn evenly from all levels; so are all as long as nothing moves.
 """
 
 from __future__ import annotations
