@@ -127,8 +127,6 @@ def test_one_file_each_and_no_other_edit(tmp_path: Path, place) -> None:
     pairs = json.loads(rollbus(tmp_path, path, "matrix", *asked, "--algorithm", algorithm, "--json"))
     fits = {pair["action"]: pair["reason"] for pair in pairs if pair["policy"] == policy}
     assert not any(fits[action] for action in ("discrete", "multi_discrete", "continuous"))
-    # What does not fit is refused with the reason, in both directions.
-    assert bool(asked) or any("log_prob" in pair["reason"] for pair in pairs if pair["policy"] == "diffusion")
     recipe, run = tmp_path / "r.yaml", tmp_path / "run"
     recipe.write_text(RECIPE.format(policy=policy, algorithm=algorithm))
     rollbus(tmp_path, path, "train", str(recipe), "--run-dir", str(run))
