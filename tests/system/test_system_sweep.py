@@ -1,20 +1,17 @@
-"""``rollbus sweep`` with real runs: the table, a trial that is killed, a search that goes on."""
+"""``rollbus sweep`` with real runs: what its table says is what the runs measured."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
-from system_kit import PATIENCE_S, end, services_of
-from system_runner import TINY, Runner, wait_for
+from system_runner import TINY, Runner
 
 pytest.importorskip("optuna")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
-def test_a_sweep_ends_is_cut_and_goes_on(rollbus: Runner) -> None:
+def test_the_table_of_a_sweep(rollbus: Runner) -> None:
     folder = rollbus.folder / "sweep"
     arguments = [
         "sweep", TINY, "--over", "algorithm.learning_rate=1e-4..1e-1:log", "--dir", str(folder), "--json",
@@ -28,17 +25,3 @@ def test_a_sweep_ends_is_cut_and_goes_on(rollbus: Runner) -> None:
         assert row["mean_return"] == summary["mean_return"] and summary["env_steps"] >= 2560
         config = (folder / f"trial-{row['trial']}" / "config.yaml").read_text()
         assert f"learning_rate: {row['algorithm.learning_rate']}" in config
-    # Cut in the third trial: it has no row, and leaves nothing behind.
-    process = rollbus.start(*arguments, "--trials", "4", "run.total_steps=200000")
-    wait_for(lambda: services_of(folder / "trial-2"), PATIENCE_S, "the third trial")
-    os.kill(process.pid, signal.SIGKILL)
-    end(process)
-    wait_for(lambda: not services_of(folder / "trial-2"), PATIENCE_S, "the end of its services")
-    assert len(rollbus.lines(folder / "sweep.jsonl")) == 2
-    done = rollbus(*arguments, "--trials", "3", timeout=300)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
-    assert sorted(row["trial"] for row in rows) == [0, 1, 2]
-    assert [row for row in rows if row["trial"] < 2] == first
-    returns = [row["mean_return"] for row in rows]
-    assert returns == sorted(returns, reverse=True)
