@@ -125,6 +125,8 @@ class Feed(BaseModel):
     extras_if_offered: tuple[str, ...] = ()
     #: Whether the environment's expert acts at times; None: never.
     expert: ExpertConfig | None = None
+    #: Unit "step", with an expert: whether a draw tells how the episode of each decision ended.
+    episode_success: bool = False
     #: Printed at the start: "one update = 64 rows x 32 steps = 2048 samples, ...".
     summary: str = ""
 

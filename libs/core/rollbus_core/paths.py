@@ -76,6 +76,14 @@ class RunPaths:
         """Endpoint of a hub's peer plane."""
         return f"ipc://{self.runtime}/hub-{index}-peers"
 
+    def starts(self, index: int) -> Path:
+        """Where a hub writes each episode that ended with the options it began with."""
+        return self.root / "episodes" / f"hub-{index}.jsonl"
+
+    def option_state(self, index: int) -> Path:
+        """Where a hub keeps what its source of options has learned."""
+        return self.root / "episodes" / f"hub-{index}.json"
+
     def weights(self, policy: str) -> Path:
         """Prefix of the slot's buffer files."""
         return self.runtime / f"weights-{policy}"

@@ -39,6 +39,9 @@ Advance = Tuple[np.ndarray, np.ndarray, Optional[np.ndarray]]
 class Toy(Env):
     """Rows as arrays ``state[name]`` [num_rows, ...]; the observation is a function of them."""
 
+    #: Names of the options that a reset takes.
+    OPTIONS: Tuple[str, ...] = ()
+
     def __init__(self, num_rows: int) -> None:
         if num_rows < 1:
             raise SpecError("%d rows; at least 1" % num_rows)
@@ -55,6 +58,20 @@ class Toy(Env):
 
     def begin(self, rows: np.ndarray, options: Sequence[Any]) -> None:
         """Set the state of ``rows``; seed and time are set already."""
+
+    def chosen(self, rows: np.ndarray, options: Sequence[Any], **usual: Tuple[float, float, float]) -> Any:
+        """float64 [R] per name of ``usual``, (value, low, high): the row's option, else the value."""
+        found = {name: np.full(len(rows), value, np.float64) for name, (value, _, _) in usual.items()}
+        for place, option in enumerate(options):
+            for name, value in (option or {}).items():
+                _, low, high = usual[name]
+                if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                    raise SpecError(
+                        "%s: option %s is %r, not between %s and %s"
+                        % (self.spec.name, name, value, low, high)
+                    )
+                found[name][place] = value
+        return found
 
     def advance(self, rows: np.ndarray, actions: np.ndarray) -> Advance:
         """One step of ``rows``; time is advanced already, so the first step has time 1."""
@@ -75,6 +92,9 @@ class Toy(Env):
         self._shows_expert = True
 
     def reset(self, rows: np.ndarray, seeds: np.ndarray, options: Sequence[Any]) -> Arrays:
+        for name in {name for option in options for name in option or ()} - set(self.OPTIONS):
+            known = ", ".join(self.OPTIONS) or "none"
+            raise SpecError("%s has no option %r; it has %s" % (self.spec.name, name, known))
         self.seed[rows] = seeds
         self.time[rows] = 0
         self.begin(rows, options)

@@ -91,9 +91,11 @@ class Reach(Toy):
     """A point in [-1, 1]^d moves by a tenth of the action towards a goal 0.8 away per axis.
 
     The reward is minus the mean distance over the axes after the move; the hub's time limit ends
-    the episode. The best action moves each axis by its distance, at most 0.2.
+    the episode. The best action moves each axis by its distance, at most 0.2. Options of a reset:
+    ``distance`` (0 to 1.6) and ``gain`` (how far an action of 1 moves).
     """
 
+    OPTIONS = ("distance", "gain")
     DISTANCE, GAIN, LIMIT = 0.8, 0.1, 2.0
 
     def __init__(self, config: Any, num_rows: int) -> None:
@@ -101,6 +103,7 @@ class Reach(Toy):
         dims, length = config.dims, config.length or 10
         self.place = self.array("place", (dims,), np.float64)
         self.goal = self.array("goal", (dims,), np.float64)
+        self.gain = self.array("gain", (1,), np.float64)
         stride = self.GAIN * self.LIMIT
         left = np.maximum(self.DISTANCE - stride * np.arange(1, length + 1), 0.0)
         self.spec = EnvSpec(
@@ -117,12 +120,15 @@ class Reach(Toy):
 
     def begin(self, rows: np.ndarray, options: Sequence[Any]) -> None:
         random = draws(self.seed[rows], 2 * self.place.shape[1]).reshape(len(rows), 2, -1)
-        half = np.where(random[:, 0] < 0.5, -0.5, 0.5) * self.DISTANCE
-        centre = (2 * random[:, 1] - 1) * (1.0 - self.DISTANCE / 2)
+        usual = {"distance": (self.DISTANCE, 0.0, 1.6), "gain": (self.GAIN, 0.0, 1.0)}
+        chosen = self.chosen(rows, options, **usual)
+        distance, self.gain[rows] = chosen["distance"][:, None], chosen["gain"][:, None]
+        half = np.where(random[:, 0] < 0.5, -0.5, 0.5) * distance
+        centre = (2 * random[:, 1] - 1) * (1.0 - distance / 2)
         self.place[rows], self.goal[rows] = centre - half, centre + half
 
     def advance(self, rows: np.ndarray, actions: np.ndarray) -> Advance:
-        place = np.clip(self.place[rows] + self.GAIN * actions.astype(np.float64), -1.0, 1.0)
+        place = np.clip(self.place[rows] + self.gain[rows] * actions.astype(np.float64), -1.0, 1.0)
         self.place[rows] = place
         distance = np.abs(place - self.goal[rows])
         return -distance.mean(1), np.zeros(len(rows), np.bool_), (distance < 0.05).all(1)
@@ -132,7 +138,7 @@ class Reach(Toy):
         return {"obs": both.astype(np.float32)}
 
     def expert(self, rows: np.ndarray) -> np.ndarray:
-        away = (self.goal[rows] - self.place[rows]) / self.GAIN
+        away = (self.goal[rows] - self.place[rows]) / self.gain[rows]
         return np.clip(away, -self.LIMIT, self.LIMIT)
 
 
@@ -196,7 +202,7 @@ class TwoWays(SparseReach):
         self.aim[rows] = np.where(goes_right, self.goal[rows], mirrored)
 
     def expert(self, rows: np.ndarray) -> np.ndarray:
-        away = (self.aim[rows] - self.place[rows]) / self.GAIN
+        away = (self.aim[rows] - self.place[rows]) / self.gain[rows]
         return np.clip(away, -self.LIMIT, self.LIMIT)
 
 

@@ -83,6 +83,8 @@ class Counter(Toy):
     steps and succeeds at its last one. The action has no effect.
     """
 
+    OPTIONS = ("episode",)
+
     def __init__(self, config: Any, num_rows: int) -> None:
         super().__init__(num_rows)
         self.lengths = np.array(config.lengths, np.int64)

@@ -140,6 +140,8 @@ class Vector(Env):
 
     def reset(self, rows: np.ndarray, seeds: np.ndarray, options: Sequence[Any]) -> Arrays:
         whole = len(rows) == self.num_rows
+        if any(options):
+            return self._reset_with(rows, seeds, options)
         if whole and not self._begun.all():
             self._begun[:] = False
             self._now = self._arrays(self.env.reset(seed=self._seed(rows, seeds))[0])
@@ -147,10 +149,7 @@ class Vector(Env):
         if not self._now:
             raise SpecError("%s begins all its %d rows together" % (self.spec.name, self.num_rows))
         if self.mode == DISABLED:
-            mask = np.zeros(self.num_rows, np.bool_)
-            mask[rows] = True
-            seed = None if self._scene_seed else self._seed(rows, seeds)
-            fresh = self._arrays(self.env.reset(seed=seed, options={"reset_mask": mask})[0])
+            fresh = self._reset_masked(rows, seeds, {})
         elif self._begun[rows].all():
             fresh = self._coming if self.mode == SAME_STEP else self._next_step()
         else:
@@ -162,6 +161,30 @@ class Vector(Env):
         for key, value in self._now.items():
             value[rows] = fresh[key][rows]
         self._begun[rows] = False
+        return self.observe(rows)
+
+    def _reset_masked(self, rows: np.ndarray, seeds: np.ndarray, options: Dict[str, Any]) -> Arrays:
+        """All observations, after a reset of ``rows`` alone."""
+        mask = np.zeros(self.num_rows, np.bool_)
+        mask[rows] = True
+        seed = None if self._scene_seed else self._seed(rows, seeds)
+        return self._arrays(self.env.reset(seed=seed, options=dict(options, reset_mask=mask))[0])
+
+    def _reset_with(self, rows: np.ndarray, seeds: np.ndarray, options: Sequence[Any]) -> Arrays:
+        """Gymnasium's vectors take one map of options: rows with equal ones are reset together."""
+        if self.mode != DISABLED:
+            raise SpecError(
+                "%s resets itself, so its episodes cannot begin with options (env.options); make it with "
+                "autoreset mode disabled" % self.spec.name
+            )
+        if not self._now:
+            self.reset(rows, seeds, [])
+        for chosen in {str(option): option for option in options}.values():
+            mine = np.array([option == chosen for option in options])
+            fresh = self._reset_masked(rows[mine], seeds[mine], chosen or {})
+            self._now = {key: value.copy() for key, value in self._now.items()}
+            for key, value in self._now.items():
+                value[rows[mine]] = fresh[key][rows[mine]]
         return self.observe(rows)
 
     def step(self, rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:

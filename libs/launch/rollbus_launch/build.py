@@ -121,7 +121,26 @@ def _hub(context: _Context) -> Service:
         ),
         registry=context.link("hub", paths.registry), run_id=paths.run_id,
         log=get_logger(paths, f"hub-{index}"), memory=paths.runtime, refusals=context.access.refusals,
+        starts=training_starts(recipe, paths, index),
     )  # fmt: skip
+
+
+def training_starts(recipe: Any, paths: RunPaths, index: int) -> Any:
+    """What episodes of hub ``index`` begin with; what was learned goes on where the learner does."""
+    from rollbus_simulator.options.base import make
+    from rollbus_simulator.starts import Starts
+
+    source = make(recipe.env.options)
+    if source is None:
+        return None
+    goes_on = recipe.run.resume != "never" and bool(listed(paths.checkpoints))
+    return Starts(
+        source,
+        recipe.env.options,
+        record=paths.starts(index),
+        kept=paths.option_state(index),
+        restore=goes_on,
+    )
 
 
 def running_episodes(recipe: Any, paths: RunPaths, first: int, num: int) -> dict[int, np.ndarray]:
@@ -259,7 +278,6 @@ _MODULES = {
     "actor": (
         "torch",
         "rollbus_actor.actor",
-        "rollbus_actor.engines.torch_local",
         "rollbus_core.weights.shm",
     ),
     "learner": ("torch", "rollbus_learner.learner", "rollbus_core.weights.shm"),
@@ -273,6 +291,9 @@ def preload(role: str, recipe: Any) -> None:
         importlib.import_module(name)
     if "torch" in _MODULES[role]:
         lookup.find("rollbus_policies", recipe.policy.name)
+    if role == "actor":
+        for name in lookup.names("rollbus_actor.engines"):
+            lookup.find("rollbus_actor.engines", name)
     if role == "learner":
         lookup.find("rollbus_learner.algorithms", recipe.algorithm.name)
 
@@ -328,12 +349,17 @@ def listed_pair(
     from rollbus_actor.actor import Actor
     from rollbus_simulator.episodes import CollectedEpisodes, EpisodeList
     from rollbus_simulator.hub import Hub
+    from rollbus_simulator.options.base import fixed_by_seed
+    from rollbus_simulator.starts import Starts
 
     hub_end, watched = local_pair()
     listed = EpisodeList(settings.seed, settings.episodes)
+    key = "eval.options" if settings.collect is None else "env.options"
+    source = fixed_by_seed(recipe.eval.options if settings.collect is None else recipe.env.options, key)
     if settings.collect is not None:
         listed = CollectedEpisodes(settings.seed, settings.episodes, settings.collect.lost)
         watched = settings.collect.watch(watched)
+        settings.collect.options = source
     dial_in = recipe.env.placement == "dial_in"
     env = recipe.env.model_copy(update={"placement": "dial_in" if dial_in else "inline"})
     hub = Hub(
@@ -341,7 +367,7 @@ def listed_pair(
         num_rows=min(settings.num_envs, settings.episodes), num_slices=1, row_offset=0,
         episodes=listed, data_links=[hub_end],
         peer_link=peer_link(env.placement, settings.listen, lambda address: access.bind("peer", address)),
-        registry=None, record=False,
+        registry=None, record=False, starts=None if source is None else Starts(source),
     )  # fmt: skip
     actor = Actor(
         "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy_spec, feed=None,

@@ -38,6 +38,8 @@ class EpisodeRecorder:
         self.num, self.source, self._on_episode = num, source, on_episode
         #: Known when the hub has granted its slice.
         self.spec: EnvSpec | None = None
+        #: What episodes begin with, a function of their seed; None: nothing.
+        self.options: Any = None
         self._rows: dict[int, _Row] = {}
         self._waiting: dict[int, Episode | None] = {}
         self._next = 0
@@ -108,6 +110,7 @@ class EpisodeRecorder:
             truncated=bool(tick.truncated[place] and not tick.terminated[place]),
             final_obs={key: np.array(tick.final_obs[key][final]) for key in row.obs[0]},
             success=None if flag < 0 else bool(flag), seed=row.seed,
+            options=None if self.options is None else self.options.draw(row.seed).options,
         )  # fmt: skip
 
     def _give(self) -> None:

@@ -15,7 +15,9 @@ from rollbus_wire.errors import CheckpointError, ConfigError
 #: Sections that say how a run is run, not what is learned.
 _HOW = frozenset({"run", "actor", "deploy", "broker", "checkpoint", "eval", "stop_when"})
 #: Keys of ``env`` that all environments have and that are no part of the task.
-_ARRANGEMENT = frozenset(EnvConfig.model_fields) - {"name", "frame_stack", "action_repeat", "time_limit"}
+_ARRANGEMENT = frozenset(EnvConfig.model_fields) - {
+    "name", "frame_stack", "action_repeat", "time_limit", "options",
+}  # fmt: skip
 
 
 def before(resolved: Resolved, paths: RunPaths) -> list[str]:
@@ -62,7 +64,7 @@ def _changes(old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
 def _is_identity(key: str) -> bool:
     """Whether a run with another value of ``key`` is another run: its task, its policy, its algorithm."""
     section, _, name = key.partition(".")
-    return section in ("env", "policy") and name != "time_limit" or key == "algorithm.name"
+    return section in ("env", "policy") and name not in ("time_limit", "options") or key == "algorithm.name"
 
 
 def settings_of(checkpoint: Path, paths: RunPaths) -> Path:

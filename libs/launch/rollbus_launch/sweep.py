@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 from rollbus_core.config.load import load
 from rollbus_core.config.source import parse, plain
 from rollbus_launch.records import read_lines
-from rollbus_wire.errors import ConfigError, MissingPackage
+from rollbus_wire.errors import ConfigError, MissingPackage, RollbusError
 
 TRIALS = "sweep.jsonl"
 _RANGE = re.compile(r"([-+0-9.eE_]+)\.\.([-+0-9.eE_]+)(:log)?")
@@ -77,6 +78,11 @@ def space(text: str) -> Space:
     return Space(key, choices=tuple(choices))
 
 
+def _rank(row: dict[str, Any]) -> float:
+    """The best first; what failed last."""
+    return math.inf if row["mean_return"] is None else -row["mean_return"]
+
+
 Train = Callable[[Path, list[str], Path], dict[str, Any]]
 
 
@@ -104,7 +110,10 @@ class Sweep:
         self.seed, self._train = seed, train
 
     def run(self, trials: int, tell: Callable[[dict[str, Any]], Any]) -> list[dict[str, Any]]:
-        """Rows of all trials, the best first; those of an earlier call count."""
+        """Rows of all trials, the best first, those that failed last; those of an earlier call count.
+
+        A run that fails has no ``mean_return`` and says why in ``failed``; the search goes on without it.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = read_lines(self.folder / TRIALS)
         self._refuse_another(rows)
@@ -114,16 +123,22 @@ class Sweep:
                 file.write(json.dumps(row) + "\n")
             rows.append(row)
             tell(row)
-        return sorted(rows, key=lambda row: -row["mean_return"])
+        return sorted(rows, key=_rank)
 
     def _one(self, number: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
         study = self._study(rows, number)
         trial = study.ask()
         chosen = {each.key: each.suggest(trial) for each in self.spaces}
         given = [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in chosen.items())]
-        summary = self._train(self.recipe, given, self.folder / f"trial-{number}")
-        result = float(summary["mean_return"])
-        return {"trial": number, **chosen, "mean_return": result, "wall_s": round(summary["wall_s"], 1)}
+        row = {"trial": number, **chosen}
+        try:
+            summary = self._train(self.recipe, given, self.folder / f"trial-{number}")
+        except RollbusError as error:
+            return row | {"mean_return": None, "wall_s": 0.0, "failed": str(error)}
+        wall_s, result = round(summary["wall_s"], 1), summary["mean_return"]
+        if result is None:
+            return row | {"mean_return": None, "wall_s": wall_s, "failed": "no episode ended"}
+        return row | {"mean_return": float(result), "wall_s": wall_s}
 
     def _study(self, rows: list[dict[str, Any]], number: int) -> Any:
         """What is known so far; the same trials lead to the same next one."""
@@ -135,15 +150,19 @@ class Sweep:
         kinds = {each.key: each.distribution() for each in self.spaces}
         for row in rows:
             known = {each.key: each.known(row[each.key]) for each in self.spaces}
+            failed = row["mean_return"] is None
+            state = optuna.trial.TrialState.FAIL if failed else optuna.trial.TrialState.COMPLETE
             study.add_trial(
-                optuna.trial.create_trial(params=known, distributions=kinds, value=row["mean_return"])
+                optuna.trial.create_trial(
+                    state=state, params=known, distributions=kinds, value=row["mean_return"]
+                )
             )
         return study
 
     def _refuse_another(self, rows: list[dict[str, Any]]) -> None:
         keys = {each.key for each in self.spaces}
         for row in rows:
-            before = set(row) - {"trial", "mean_return", "wall_s"}
+            before = set(row) - {"trial", "mean_return", "wall_s", "failed"}
             if before != keys:
                 raise ConfigError(
                     f"{self.folder} holds a sweep over {', '.join(sorted(before))}; use another --dir"

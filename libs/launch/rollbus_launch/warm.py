@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import importlib
 
+from rollbus_wire import lookup
+
 MODULES = (
     "torch", "torch.optim.adam", "safetensors.numpy", "gymnasium", "matplotlib.figure",
     "matplotlib.backends.backend_agg", "tensorboard.summary.writer.event_file_writer",
     "tensorboard.compat.proto.summary_pb2", "uvicorn", "uvloop", "prometheus_client",
     "rollbus_launch.commands.train", "rollbus_launch.build", "rollbus_launch.evaluator",
-    "rollbus_broker.broker", "rollbus_simulator.hub", "rollbus_actor.actor",
-    "rollbus_actor.engines.torch_local", "rollbus_actor.engines.auto", "rollbus_actor.engines.numpy",
-    "rollbus_actor.engines.onnx", "rollbus_actor.engines._onnx_model", "onnx", "onnxruntime",
+    "rollbus_broker.broker", "rollbus_simulator.hub", "rollbus_actor.actor", "onnx", "onnxruntime",
     "rollbus_learner.learner", "rollbus_learner.losses", "rollbus_broker.sources.source",
-    "rollbus_learner.algorithms.ppo", "rollbus_learner.algorithms.sac", "rollbus_policies.mlp",
-    "rollbus_envs.gymnasium", "rollbus_envs.toy",
 )  # fmt: skip
+#: All of their plug-ins.
+PACKAGES = ("rollbus_actor.engines", "rollbus_learner.algorithms", "rollbus_policies", "rollbus_envs")
 
 
 def main() -> None:
     """Modules of extras that are not installed are left out."""
-    for name in MODULES:
+    plugins = (f"{package}.{name}" for package in PACKAGES for name in lookup.names(package))
+    for name in (*MODULES, *plugins):
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:

@@ -15,6 +15,7 @@ import torch
 from rollbus_core.feed import Hindsight
 from rollbus_core.slabs import SlabFolder
 from rollbus_learner import gather_chunks, gather_rows, gather_steps
+from rollbus_learner.expert_chunks import ExpertChunks
 from rollbus_learner.fresh_episodes import FreshEpisodes
 from rollbus_learner.hindsight import Relabel
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
@@ -40,12 +41,13 @@ class SlabReader:
         hindsight: Hindsight | None = None,
         *,
         sequences: bool = False,
+        expert: ExpertChunks | None = None,
     ) -> None:  # fmt: skip
         """``n_step``: decisions of a transition; ``hindsight``: draws get other goals.
 
-        ``sequences``: a draw gives the rows of its steps, whole.
+        ``sequences``: a draw gives the rows of its steps, whole. ``expert``: draws get what it taught.
         """
-        relabel = None if hindsight is None else Relabel(hindsight)
+        relabel = expert if hindsight is None else Relabel(hindsight)
         self._gather: Callable[..., tuple[Columns, int]] = (
             gather_rows.gather if sequences
             else partial(gather_steps.gather, n_step=n_step, relabel=relabel)

@@ -16,6 +16,7 @@ from rollbus_core.feed import Feed
 from rollbus_core.requests import Requests
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
+from rollbus_learner.expert_chunks import ExpertChunks
 from rollbus_learner.gather import SlabReader
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.link import Link
@@ -51,7 +52,13 @@ class Streams:
         self._requests = Requests(store)
         self._folder = folder
         self._readers = {
-            name: SlabReader(folder, feed.n_step, feed.hindsight, sequences=feed.unit == "sequence")
+            name: SlabReader(
+                folder,
+                feed.n_step,
+                feed.hindsight,
+                sequences=feed.unit == "sequence",
+                expert=None if feed.expert is None else ExpertChunks(policy.spec.chunk, feed.episode_success),
+            )  # fmt: skip
             for name, feed in feeds.items()
         }
         self._opening: set[str] = set()

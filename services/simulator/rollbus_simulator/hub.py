@@ -23,6 +23,7 @@ from rollbus_simulator.sessions import Session
 from rollbus_simulator.settings import SliceSettings, split
 from rollbus_simulator.shared import SharedMemory
 from rollbus_simulator.slices import Slice
+from rollbus_simulator.starts import Starts
 from rollbus_simulator.workers import Workers
 from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError, PeerLost, RollbusError, SpecError
@@ -62,7 +63,7 @@ class Hub(Service):
     address of the first one that has any. ``row_offset`` is the global index of row 0. With a
     ``registry`` episodes begin once it has told the hub's incarnation. ``memory``: a folder for slabs of
     large observations, which actors that see the same folder map. ``refusals`` counts those who were not let
-    in, as "plane/reason/role".
+    in, as "plane/reason/role". ``starts``: what episodes begin with; None: reset gets no options.
     """
 
     role = "hub"
@@ -75,6 +76,7 @@ class Hub(Service):
         peer_link: Link | None = None, registry: Link | None = None, record: bool = True,
         run_id: str = "", endpoint: str = "", log: Any = None, memory: Path | None = None,
         clock: Callable[[], float] = time.monotonic, refusals: Callable[[], dict[str, int]] = dict,
+        starts: Starts | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name)
         if not 1 <= num_slices <= num_rows:
@@ -83,7 +85,7 @@ class Hub(Service):
                 "(env.num_envs, env.num_slices, env.hubs)"
             )
         self.index, self.row_offset, self.run_id = index, row_offset, run_id
-        self.env, self.episodes, self.counters = env, episodes, Counters()
+        self.env, self.episodes, self.counters, self._starts = env, episodes, Counters(), starts
         self.slices: dict[str, Slice] = {}
         #: Another hub will follow at the address of the peers: they are asked to stay.
         self.followed = False
@@ -179,6 +181,8 @@ class Hub(Service):
             each.tenure.leave()
         for env in self._envs:
             env.close()
+        if self._starts is not None:
+            self._starts.close()
         if self._workers is not None:
             self._workers.stop()
         for link in (*self._data_links, self._peer_link, self._registry):
@@ -203,6 +207,7 @@ class Hub(Service):
         return {
             **self.counters.numbers(),
             **self._rates.numbers(),
+            **(self._starts.numbers() if self._starts else {}),
             "slices": [each["slice"] for each in available],
             "rows": sum(each["rows"] for each in available),
             "peers": len(self._peers.sessions),
@@ -356,7 +361,7 @@ class Hub(Service):
         for name, size in zip(self.slice_names, self._sizes, strict=True):
             self.slices[name] = Slice(
                 name, size, first, self._peers.spec, self._settings, self.episodes, self.counters,
-                self._clock,
+                self._clock, self._starts,
             )  # fmt: skip
             first += size
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rollbus_simulator.sessions import Asker, Request, Session
@@ -41,13 +43,13 @@ class Seats:
 
     def ask(
         self, asker: Asker, kind: str, places: np.ndarray, payload: np.ndarray | None = None,
-        observe: bool = True,
+        observe: bool = True, options: list[dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
-        """Ask the peers of ``places`` [R]; ``payload`` [R, ...] is actions or seeds."""
+        """Ask the peers of ``places`` [R]; ``payload`` [R, ...] is actions, or seeds with ``options``."""
         if self._whole is not None:
             # A copy: the message gives its arrays away.
             rows = self._peer_rows[places]
-            _ask(self._whole, Request(kind, asker, places, rows, observe), payload)
+            _ask(self._whole, Request(kind, asker, places, rows, observe), payload, options)
             return
         groups: dict[int, tuple[Session, list[int]]] = {}
         for j, place in enumerate(places):
@@ -57,20 +59,23 @@ class Seats:
         for session, chosen in groups.values():
             part = places[chosen]
             request = Request(kind, asker, part, self._peer_rows[part], observe)
-            _ask(session, request, None if payload is None else payload[chosen])
+            mine = None if options is None else [options[j] for j in chosen]
+            _ask(session, request, None if payload is None else payload[chosen], mine)
 
     def _look(self) -> None:
         first = self.sessions[0]
         self._whole = first if all(session is first for session in self.sessions) else None
 
 
-def _ask(session: Session, request: Request, payload: np.ndarray | None) -> None:
+def _ask(
+    session: Session, request: Request, payload: np.ndarray | None, options: list[dict[str, Any]] | None
+) -> None:
     rows = request.peer_rows
     message: Reset | Step | Observe
     if payload is None:
         message = Observe(rows)
     elif request.kind == "reset":
-        message = Reset(rows, payload)
+        message = Reset(rows, payload, options or [])
     else:
         message = Step(rows, payload, request.observed)
     session.ask(message, request)

@@ -30,6 +30,7 @@ from rollbus_simulator.running import Decided, Running, copy_of
 from rollbus_simulator.seats import Seats
 from rollbus_simulator.sessions import Request, Session
 from rollbus_simulator.settings import SliceSettings
+from rollbus_simulator.starts import Starts
 from rollbus_simulator.tenancy import EMPTY, IDLE, READY, RESETTING, STEPPING, TICKED, Tenancy
 from rollbus_wire.messages import Act, Arrays, Outcome, Tick
 from rollbus_wire.spec import EnvSpec
@@ -41,10 +42,11 @@ class Slice(Tenancy):
     def __init__(
         self, name: str, num_rows: int, first_row: int, spec: EnvSpec, settings: SliceSettings,
         episodes: EpisodeSource, counters: Counters, clock: Callable[[], float] = time.monotonic,
+        starts: Starts | None = None,
     ) -> None:  # fmt: skip
         self.name, self.num_rows, self.first_row, self.spec = name, num_rows, first_row, spec
         self.settings, self._episodes, self._counters, self._clock = settings, episodes, counters, clock
-        self.tenure, self.tick = Tenure(), 0
+        self.tenure, self.tick, self._starts = Tenure(), 0, starts
         #: Whether all rows had a peer once; until `withdraw`.
         self.available = False
         #: When the last peer of any row went; 0: there is one, or there never was.
@@ -240,7 +242,11 @@ class Slice(Tenancy):
         if self.carry is not None:
             self.carry[chosen] = 0
         self.state[chosen] = RESETTING
-        self.seats.ask(self, "reset", chosen, self._running.seed[chosen])
+        seeds, starts, first = self._running.seed[chosen], self._starts, self.first_row
+        options = None
+        if starts is not None:
+            options = [starts.begin(first + int(p), int(s)) for p, s in zip(chosen, seeds, strict=True)]
+        self.seats.ask(self, "reset", chosen, seeds, options=options)
 
     # --- hearing from peers ----------------------------------------------------------------
 
@@ -358,6 +364,8 @@ class Slice(Tenancy):
         for place, episode in zip(places, ended, strict=True):
             self._counters.ended(episode.ret, episode.length)
             self._episodes.ended(self.first_row + int(place), episode)
+            if self._starts is not None:
+                self._starts.ended(self.first_row + int(place), episode, self.spec.success)
         self._round.end(places)
         self.state[places] = IDLE
         self.begin_idle()

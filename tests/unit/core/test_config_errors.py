@@ -169,6 +169,10 @@ def test_overrides(refuse, override):
         (["learner.rewards=[{source: 'late:judge'}]", "run.deterministic=true", "algorithm.max_lag=0"], "late:judge comes when it comes; run.deterministic: true cannot have it"),
         (["learner.late_deadline_s=2"], "learner.late_deadline_s: has no effect, because no source of learner.rewards is late:NAME"),
         (["stop_when.episodes=5"], "stop_when.episodes: has no effect"),
+        (["env.options={values: {a: 1}}"], "command line: env.options: has no name; sources are curriculum, fixed, progress, random"),
+        (["env.options={name: random, values: {a: {uniform: [2, 1]}}}"], "env.options: a: uniform is [low, high] with low below high, came [2, 1]"),
+        (["eval.options={name: progress, levels: [{a: 1}, {a: 2}]}"], "eval.options: progress answers to outcomes"),
+        (["run.deterministic=true", "algorithm.max_lag=0", "env.options={name: curriculum, levels: [{a: 1}, {a: 2}]}"], "env.options: curriculum answers to outcomes"),
         (["env.num_envs=9", "env.num_slices=1", "algorithm.num_steps=1"], "with env.num_envs = 9, env.num_slices = 1: env.num_envs x algorithm.num_steps = 9 is no multiple of 4"),
     ],
 )  # fmt: skip
@@ -199,6 +203,11 @@ def test_an_engine_without_its_package(refuse, monkeypatch):
         ["run.deterministic=true", "algorithm.max_lag=0"],
         ["stop_when.eval_return=1", "eval.every_steps=10", "stop_when.episodes=20"],
         ["deploy.processes=[learner + broker, actor+hub]"],
+        [
+            "env.options={name: curriculum, levels: [{a: 1}, {a: 2}]}",
+            "eval.options={name: fixed, values: {a: 2}}",
+        ],
+        ["run.deterministic=true", "algorithm.max_lag=0", "env.options={name: random, values: {a: 1}}"],
     ],
 )
 def test_settings_that_fit(tmp_path, overrides):

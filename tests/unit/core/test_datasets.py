@@ -267,3 +267,17 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "d" / DATA).write_bytes(b"PAR1 no parquet")
     with pytest.raises(ConfigError, match="not readable as Parquet"):
         read(tmp_path / "d")
+
+
+def test_options_are_kept_per_episode(tmp_path: Path) -> None:
+    """A column of meta/episodes, which LeRobot passes over; the hash of the content covers it."""
+    options = {"distance": 0.4, "side": "left"}
+    chosen = [replace(episode(5, 1), options=options), replace(episode(6, 2), options={})]
+    write(tmp_path / "d", chosen)
+    write(tmp_path / "d", [episode(2, 3)], append=True)
+    assert [e.options for e in Dataset(tmp_path / "d").episodes()] == [options, {}, None]
+    plain = write(tmp_path / "plain", [episode(5, 1)])
+    assert [e.options for e in Dataset(tmp_path / "plain").episodes()] == [None]
+    assert write(tmp_path / "one", chosen[:1]).content != plain.content
+    with pytest.raises(ConfigError, match="says of no episode what its reset got.*write to another folder"):
+        write(tmp_path / "plain", chosen[:1], append=True)

@@ -218,3 +218,31 @@ def test_vectors_say_what_they_cannot_do():
 def test_vectors_keep_the_contract():
     report = check_env(lambda n: vector.make(vector.Config(), n), num_rows=3, steps=100)
     assert report.ok, str(report)
+
+
+class Told(Three):
+    """Its first observation is the option "place"."""
+
+    def reset(self, *, seed=None, options=None):
+        _, info = super().reset(seed=seed)
+        return np.array([(options or {}).get("place", 10)], np.float32), info
+
+
+gymnasium.register("RollbusTold-v0", entry_point=Told)
+
+
+def test_vectors_pass_options_to_their_rows():
+    """Gymnasium gives all rows one map; rows with others are reset one after the other."""
+    env = vector.make(vector.Config(id="RollbusTold-v0"), 4)
+    seeds = np.arange(4)
+    options = [{"place": 1}, {"place": 2}, {"place": 1}, {}]
+    assert env.reset(rows_of(4), seeds, options)["obs"][:, 0].tolist() == [1, 2, 1, 10]
+    env.step(rows_of(4), np.zeros(4, np.int64), True)
+    some = np.array([1, 3], np.int32)
+    assert env.reset(some, seeds[:2], [{"place": 7}, {"place": 8}])["obs"][:, 0].tolist() == [7, 8]
+    assert env.observe(rows_of(4))["obs"][:, 0].tolist() == [1, 7, 1, 8]
+    rows = plugin.make(plugin.Config(id="RollbusTold-v0"), 4)
+    assert rows.reset(rows_of(4), seeds, options)["obs"][:, 0].tolist() == [1, 2, 1, 10]
+    other = vector.make(vector.Config(id="RollbusTold-v0", autoreset="same_step"), 2)
+    with pytest.raises(SpecError, match="cannot begin with options"):
+        other.reset(rows_of(2), seeds[:2], options[:2])

@@ -10,7 +10,7 @@ import pytest
 from rollbus_envs import toy
 from rollbus_envs._toy_control import goal_reached
 from rollbus_wire.check import check_env
-from rollbus_wire.errors import ConfigError
+from rollbus_wire.errors import ConfigError, SpecError
 
 ONE = np.zeros(1, np.int32)
 
@@ -226,3 +226,36 @@ def test_demonstrations_that_go_two_ways(right, least, most):
         there |= env.step(rows, env.expert(rows).astype(np.float32), True).terminated
     assert least <= there.mean() <= most
     assert (np.abs(env.place - env.goal)[~there] > 0.5).any(1).all()
+
+
+def test_options_of_a_reach():
+    """The goal is as far as the row's option says, and the expert takes steps of its gain."""
+    rows = np.arange(3, dtype=np.int32)
+    env = make("sparse_reach", 3)
+    obs = env.reset(rows, np.array([5, 5, 5]), [{"distance": 0.2}, None, {"distance": 1.6, "gain": 0.8}])[
+        "obs"
+    ]
+    apart = np.abs(obs[:, 2:] - obs[:, :2])
+    assert apart == pytest.approx(np.array([[0.2] * 2, [0.8] * 2, [1.6] * 2]), abs=1e-6)
+    assert (np.abs(obs) <= 1.0 + 1e-6).all()
+    result = env.step(rows, env.expert(rows), True)
+    moved = np.abs(result.obs["obs"][:, :2] - obs[:, :2])
+    assert moved == pytest.approx(np.array([[0.1] * 2, [0.1] * 2, [1.6] * 2]), abs=1e-6)
+    assert result.success.tolist() == [False, False, True]
+    # The next episode without options is the usual one.
+    obs = env.reset(rows[2:], np.array([5]), [])["obs"]
+    assert np.abs(obs[:, 2:] - obs[:, :2]) == pytest.approx(0.8, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        ("continuous", {"distnce": 1.0}, "toy-continuous has no option 'distnce'; it has distance, gain"),
+        ("discrete", {"distance": 1.0}, "toy-discrete has no option 'distance'; it has none"),
+        ("continuous", {"distance": 2.0}, "option distance is 2.0, not between 0.0 and 1.6"),
+        ("continuous", {"gain": "big"}, "option gain is 'big', not between 0.0 and 1.0"),
+    ],
+)
+def test_options_that_are_none(kind, options, text):
+    with pytest.raises(SpecError, match=text):
+        make(kind).reset(ONE, np.array([1]), [options])

@@ -122,3 +122,23 @@ def test_chance_stays_within_bounds_and_covers_them() -> None:
     choices = EnvSpec("x", spec.observation, ActionSpec("multi_discrete", (2,), num=[3, 4]))
     drawn = scripts.random(choices)({}, np.arange(4000, dtype=np.uint64))
     assert set(drawn[:, 0]) == {0, 1, 2} and set(drawn[:, 1]) == {0, 1, 2, 3}
+
+
+def test_options_are_drawn_by_seed_and_recorded(tmp_path: Path) -> None:
+    """What an episode began with stands beside it, whatever the number of rows."""
+    options = "env.options={name: random, values: {distance: {uniform: [0.1, 0.8]}}}"
+    contents = [
+        run(tmp_path, "sparse_reach", rows=rows, out=str(rows), overrides=(options,)).content
+        for rows in (1, 5)
+    ]
+    assert contents[0] == contents[1]
+    infos, found = Dataset(tmp_path / "5").episodes(), episodes_of(tmp_path / "5")
+    for info, each in zip(infos, found, strict=True):
+        assert info.options is not None
+        first = each.obs["obs"][0]
+        assert np.abs(first[2:] - first[:2]) == pytest.approx(info.options["distance"], abs=1e-6)
+        assert len(each) == int(np.ceil((info.options["distance"] - 0.05) / 0.1 - 1e-6))
+    assert len({info.options["distance"] for info in infos if info.options}) == 12
+    levels = "env.options={name: curriculum, levels: [{distance: 0.1}, {distance: 0.8}]}"
+    with pytest.raises(ConfigError, match="env.options: curriculum answers to outcomes"):
+        run(tmp_path, "sparse_reach", out="other", overrides=(levels,))

@@ -68,3 +68,25 @@ def test_a_wrong_setting_shows_before_the_first_run(tmp_path: Path) -> None:
         made(tmp_path, ["algorithm.lerning_rate=1e-4..1e-2"])
     with pytest.raises(ConfigError, match="policy.activation is 'sine'"):
         made(tmp_path, ["policy.activation=[tanh, sine]"])
+
+
+def test_a_run_that_fails_is_listed_and_the_search_goes_on(tmp_path: Path) -> None:
+    sweep, _ = made(tmp_path, SPACES[:1])
+    good = sweep._train
+
+    def fails(path: Path, overrides: list[str], out: Path) -> dict[str, float | None]:
+        if out.name == "trial-1":
+            raise ConfigError("the loss is not finite")
+        found: dict[str, float | None] = dict(good(path, overrides, out))
+        return found | {"mean_return": None} if out.name == "trial-2" else found
+
+    sweep._train = fails  # type: ignore[assignment]
+    rows = sweep.run(4, lambda row: None)
+    assert {row["trial"] for row in rows[:2]} == {0, 3} and all("failed" not in row for row in rows[:2])
+    assert rows[0]["mean_return"] >= rows[1]["mean_return"]
+    assert [row["mean_return"] for row in rows[2:]] == [None, None]
+    assert {row["trial"]: row["failed"] for row in rows[2:]} == {
+        1: "the loss is not finite", 2: "no episode ended"
+    }  # fmt: skip
+    again, runs = made(tmp_path, SPACES[:1])
+    assert len(again.run(8, lambda row: None)) == 8 and runs == [f"trial-{n}" for n in range(4, 8)]

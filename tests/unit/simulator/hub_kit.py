@@ -118,14 +118,14 @@ class Log:
 
 def make_hub(
     make_env: Callable[[int], Env] | None = Script, *, num_rows: int = 1, num_slices: int = 1,
-    episodes: EpisodeSource | None = None, actors: int = 1, **settings: Any,
+    episodes: EpisodeSource | None = None, actors: int = 1, starts: Any = None, **settings: Any,
 ) -> tuple[Hub, list[Actor]]:  # fmt: skip
     """A started hub with inline environments, and actors on local links."""
     pairs = [local_pair() for _ in range(actors)]
     hub = Hub(
         "hub-0", 0, EnvConfig(**settings), num_rows=num_rows, num_slices=num_slices,
         episodes=episodes or TrainingEpisodes(1), data_links=[hub_end for hub_end, _ in pairs],
-        make_env=make_env, log=Log(),
+        make_env=make_env, log=Log(), starts=starts,
     )  # fmt: skip
     hub.start(Poller())
     return hub, [Actor(actor_end) for _, actor_end in pairs]

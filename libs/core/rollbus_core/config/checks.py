@@ -58,6 +58,7 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
         *_processes(recipe),
         *_files(recipe),
         *_engine(recipe),
+        *_options(recipe),
         *_kernels(),
         *_without_effect(recipe, origins),
     ]
@@ -351,6 +352,20 @@ def _engine(recipe: Recipe) -> Iterator[tuple[str, str]]:
         importlib.import_module("rollbus_actor.engines.base").check_engine(name, options)
     except RollbusError as error:
         yield ("actor.engine_options" if options else "actor.engine"), str(error)
+
+
+def _options(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """What episodes begin with."""
+    given = {"env.options": recipe.env.options, "eval.options": recipe.eval.options}
+    if not any(given.values()) or importlib.util.find_spec("rollbus_simulator") is None:
+        return
+    sources = importlib.import_module("rollbus_simulator.options.base")
+    exact = {"env.options": recipe.run.deterministic, "eval.options": True}
+    for key, settings in given.items():
+        try:
+            (sources.fixed_by_seed if exact[key] else sources.make)(settings, key)
+        except RollbusError as error:
+            yield key, str(error).removeprefix(f"{key}: ")
 
 
 def _kernels() -> Iterator[tuple[str, str]]:

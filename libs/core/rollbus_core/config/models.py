@@ -75,6 +75,11 @@ class EnvConfig(Section):
     )
     action_repeat: int = option(1, "Environment steps per decision.", "steps", ge=1)
     frame_stack: int = option(1, "Frames that one observation holds.", "frames", ge=1)
+    options: dict[str, Any] = option(
+        {},
+        "What episodes of training begin with: `name` of a source (a file of rollbus_simulator.options, or "
+        "module:factory) and its settings, see docs/environments.md; empty: reset gets no options.",
+    )
 
 
 class ActorConfig(Section):
@@ -194,6 +199,9 @@ class EvalConfig(Section):
         "deterministic", "Mode of the policy or samples of it."
     )
     start_return: float | None = option(None, "Evaluate only once the training return reaches this.")
+    options: dict[str, Any] = option(
+        {}, "As env.options, for episodes of evaluation, which take none of training's; empty: no options."
+    )
     listen: str = option("", "With env.placement dial_in: address where environments for evaluation dial in.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class Episode:
     success: bool | None = None
     #: Seed of the environment's reset, -1: not known.
     seed: int = -1
+    #: What the environment's reset got besides; None: nothing.
+    options: dict[str, Any] | None = None
     #: What was asked for, in words.
     task: str = ""
     #: int8 [T]: 1 good, 0 poor, -1 not known; None: nobody labelled it.

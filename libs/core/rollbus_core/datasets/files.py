@@ -45,7 +45,8 @@ def chained(content: str, episode: Episode) -> str:
     for name, array in sorted(arrays.items()):
         state.update(f"{name} {array.dtype.str} {array.shape}".encode())
         state.update(array.tobytes())
-    ending = [episode.terminated, episode.truncated, episode.success, episode.seed, episode.task]
+    ending: list[Any] = [episode.terminated, episode.truncated, episode.success, episode.seed, episode.task]
+    ending += [] if episode.options is None else [episode.options]
     state.update(json.dumps(ending).encode())
     return state.hexdigest()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,8 @@ class EpisodeInfo:
     #: None: no signal.
     success: bool | None
     task: str
+    #: What the environment's reset got besides; None: nothing, or it is not known.
+    options: dict[str, Any] | None = None
 
 
 @dataclass
@@ -117,7 +120,7 @@ class Dataset:
         """All episodes in order."""
         found = []
         for path in self.paths(files.EPISODES):
-            wanted = ("episode_index", "length", "success", "tasks")
+            wanted = ("episode_index", "length", "success", "tasks", "options")
             have = _read(path, lambda file: file.schema_arrow.names)
             if missing := [name for name in wanted[:2] if name not in have]:
                 raise ConfigError(f"{path} lacks {', '.join(missing)}; it has {', '.join(have)}")
@@ -125,7 +128,13 @@ class Dataset:
             for row in _read(path, partial(_columns, columns)).to_pylist():
                 tasks = row.get("tasks") or [""]
                 found.append(
-                    EpisodeInfo(row["episode_index"], row["length"], row.get("success"), str(tasks[0]))
+                    EpisodeInfo(
+                        row["episode_index"],
+                        row["length"],
+                        row.get("success"),
+                        str(tasks[0]),
+                        json.loads(row.get("options") or "null"),
+                    )  # fmt: skip
                 )
         if len(found) != self.num_episodes or sum(e.length for e in found) != self.num_frames:
             raise ConfigError(

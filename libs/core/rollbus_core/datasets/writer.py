@@ -84,6 +84,7 @@ class DatasetWriter:
         number = self.num_episodes
         task = self.tasks.setdefault(episode.task, len(self.tasks))
         count = len(episode)
+        self._note_options(episode)
         frame = np.arange(count)
         columns |= {
             names.TIMESTAMP: frame / self.fps, names.FRAME: frame, names.EPISODE: np.full(count, number),
@@ -199,8 +200,19 @@ class DatasetWriter:
                 "dataset_to_index": [self.num_frames + len(episode)],
                 "meta/episodes/chunk_index": [own_chunk], "meta/episodes/file_index": [own_file],
                 "return": [episode.total_reward], "success": [episode.success], "seed": [episode.seed],
+                **({"options": [json.dumps(episode.options)]} if self._manifest.get("options") else {}),
             }
         )  # fmt: skip
+
+    def _note_options(self, episode: Episode) -> None:
+        """A dataset has a column for what resets got from its first episode on, or never."""
+        if not self.num_episodes and episode.options is not None:
+            self._manifest["options"] = True
+        if episode.options is not None and not self._manifest.get("options"):
+            raise ConfigError(
+                f"{self.folder} says of no episode what its reset got, this one began with "
+                f"{episode.options}; write to another folder"
+            )
 
     def _info(self) -> dict[str, Any]:
         return {

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rollbus_launch.stages.value import Config
 from rollbus_launch.tables import add_json_flag, show
 
 
@@ -14,7 +15,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("value", help="train a value model of a data set", description=__doc__)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings of the labeller")
-    parser.add_argument("--by", default="recap", help="labeller: recap, steam, ...")
+    parser.add_argument("--by", default=Config.model_fields["by"].default, help="labeller: recap, steam, ...")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     add_json_flag(parser)
     parser.set_defaults(run=run)

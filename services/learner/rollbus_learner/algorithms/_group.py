@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import Algorithm, Loss, Plan, Progress, Role, Step
+from rollbus_learner.algorithm import Loss, Plan, Progress, Role, Step
+from rollbus_learner.algorithms._cotraining import CoTraining
 from rollbus_learner.algorithms._group_config import MOST_LOSSES, GroupConfig
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ else:
 GAP_SAMPLES = 512
 
 
-class GroupAlgorithm(Algorithm):
+class GroupAlgorithm(CoTraining):
     """The roles "policy" and, with ``kl_coef``, "reference"."""
 
     config: GroupConfig
@@ -73,7 +74,7 @@ class GroupAlgorithm(Algorithm):
     def steps(self) -> list[Step]:
         """One step on the policy."""
         config = self.config
-        return [Step("policy", ("policy",), self.loss, config.learning_rate, clip=config.max_grad_norm)]
+        return [Step("policy", ("policy",), self.joint_loss, config.learning_rate, clip=config.max_grad_norm)]
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Adds advantage, token_mask, old_log_prob; ``valid`` are then decisions that are learned from."""

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_learner.algorithm import AlgorithmConfig
+from rollbus_learner.algorithms._cotraining import CoTrainingConfig
 
 #: How often a hub runs a lost member again from its group's seed.
 MOST_LOSSES = 2
@@ -65,7 +66,7 @@ class EpisodesConfig(AlgorithmConfig):
         )
 
 
-class GroupConfig(EpisodesConfig):
+class GroupConfig(CoTrainingConfig, EpisodesConfig):
     """Settings of those with an importance ratio."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"log_prob"})

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rollbus_core.feed import Feed
-from rollbus_learner.algorithm import Algorithm, Loss, Plan, Progress, Role, Step
+from rollbus_learner.algorithm import Loss, Plan, Progress, Role, Step
+from rollbus_learner.algorithms._cotraining import CoTraining
 from rollbus_learner.algorithms._on_policy_config import OnPolicyConfig
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 GAP_SAMPLES = 512
 
 
-class OnPolicy(Algorithm):
+class OnPolicy(CoTraining):
     """A role "policy", which holds its own value function, and one step on a joint loss.
 
     With ``novelty_coef`` a role "novelty" with a step of its own.
@@ -64,7 +65,14 @@ class OnPolicy(Algorithm):
         """One step on the joint loss; the prediction of what is known."""
         config = self.config
         steps = [
-            Step("policy", ("policy",), self.loss, config.learning_rate, clip=config.max_grad_norm, eps=1e-5)
+            Step(
+                "policy",
+                ("policy",),
+                self.joint_loss,
+                config.learning_rate,
+                clip=config.max_grad_norm,
+                eps=1e-5,
+            )  # fmt: skip
         ]
         if config.novelty_coef:
             steps.append(Step("novelty", ("novelty",), self.novelty_loss, config.learning_rate))
@@ -75,10 +83,6 @@ class OnPolicy(Algorithm):
         from rollbus_learner import masked
 
         return Loss({"novelty_loss": masked.total(roles["novelty"](batch), masked.valid_mask(batch))})
-
-    def loss(self, roles: Roles, batch: Batch) -> Loss:
-        """The joint loss of one minibatch."""
-        raise NotImplementedError
 
     def before_update(self, progress: Progress) -> dict[str, float]:
         """Schedules of entropy bonus and learning rate."""

@@ -8,12 +8,12 @@ from pydantic import model_validator
 
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
-from rollbus_learner.algorithm import AlgorithmConfig
+from rollbus_learner.algorithms._cotraining import CoTrainingConfig
 
 Schedule = Literal["constant", "linear"]
 
 
-class OnPolicyConfig(AlgorithmConfig):
+class OnPolicyConfig(CoTrainingConfig):
     """Settings of all algorithms of this kind."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value"})

@@ -6,7 +6,10 @@ environment's expert acts instead. Every collected decision is relabelled with w
 so many steps are collected, then come so many gradient steps. Where it differs from the paper:
 - a minibatch has a fixed part of demonstrations; the paper draws from the union of all data;
 - the network goes on from the last round's weights instead of being trained anew;
-- who acts is drawn per decision, and collecting goes on while the learner works (lag 1).
+- who acts is drawn per decision, and collecting goes on while the learner works (lag 1);
+- policies with ``chunk`` > 1 must execute one action per decision: the expert is heard at decisions only. The
+  chunk's label is what the expert said at this decision and at those that follow, as long as its own actions
+  led there and as far as the table's chunk reaches (``num_steps``).
 """
 
 from __future__ import annotations
@@ -83,9 +86,12 @@ class DAgger(sft.SFT):
 
     def __init__(self, config: Any, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
-        if cast("Policy", policy).spec.chunk > 1:
+        spoken = cast("Policy", policy).spec
+        self._chunked = spoken.chunk > 1
+        if spoken.execute > 1 or (self._chunked and self.recurrent):
             raise ConfigError(
-                f"algorithm.name: {config.name}: the expert says one action per decision; set policy.chunk: 1"
+                f"algorithm.name: {config.name}: the expert is heard at decisions only, so of the actions "
+                "between them there is no label; set policy.execute: 1 (recurrent policies: policy.chunk: 1)"
             )
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
@@ -112,14 +118,21 @@ class DAgger(sft.SFT):
             )
         if cast("Policy", self.policy).spec.frame_stack > 1:
             expert = expert.select(batch["valid"].ndim, -1)
+        if self._chunked:
+            expert = batch.pop("expert_chunk")
         batch["env_action"] = expert
         batch["action"] = self._stored(expert, batch["valid"].ndim)
         acted = torch.isin(batch["source"].long(), _numbers(("expert", "human"), expert))
         share = float((acted & batch["valid"]).sum()) / max(1, int(batch["valid"].sum()))
+        found = {"expert_share": share}
         if self.learned_sources:
             taught = torch.isin(batch["source"].long(), _numbers(self.learned_sources, expert))
-            batch["valid"] = batch["valid"] & taught
-        return {"expert_share": share}
+            batch["valid"] = batch["valid"] & taught & self._chosen(batch, taught, found)
+        return found
+
+    def _chosen(self, batch: Batch, taught: Tensor, metrics: dict[str, float]) -> Tensor:
+        """Bool, like ``valid``: decisions that are learned from if the expert took them."""
+        return torch.ones_like(taught)
 
     def _stored(self, action: Tensor, num_lead: int) -> Tensor:
         """Executed ``action`` as the policy scores it."""
