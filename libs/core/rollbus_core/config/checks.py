@@ -134,10 +134,15 @@ def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterat
                 "depends on when chunks arrive; set false",
             )
         return
+    yield from _without_collecting(recipe, name, origins)
+
+
+def _without_collecting(recipe: Recipe, name: str, origins: Origins) -> Iterator[tuple[str, str]]:
+    """What a run that learns from data alone must state, and what has no meaning in it."""
     if any(reward.kind == "late" for reward in recipe.learner.rewards):
         yield (
             "learner.rewards",
-            f"algorithm {name!r} collects nothing, so nobody can annotate it; remove late:",
+            f"algorithm {name!r} collects nothing that could be annotated; remove its late:NAME",
         )
     if not recipe.run.total_updates:
         yield (
