@@ -10,7 +10,7 @@ from typing import Any
 
 from rollbus_core.access import Access
 from rollbus_core.checkpoints import read_manifest
-from rollbus_core.config.checks import streams
+from rollbus_core.config.feeds import streams
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths

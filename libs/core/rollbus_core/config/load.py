@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from rollbus_core.config import checks, plugins
 from rollbus_core.config.dump import to_yaml
+from rollbus_core.config.feeds import feeds as feeds_of
 from rollbus_core.config.nearest import hint
 from rollbus_core.config.plugins import PLUGIN_PACKAGES
 from rollbus_core.config.problems import field_problem, plugin_keys
@@ -79,7 +80,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, check_packages: boo
     problems = checks.problems(recipe, origins)
     feeds: dict[str, Feed] = {}
     if not problems:
-        feeds, problems = checks.feeds(recipe, origins)
+        feeds, problems = feeds_of(recipe, origins)
     missing = checks.missing_packages(recipe, origins) if check_packages else []
     if problems:
         raise ConfigError("\n".join(problems + missing))
