@@ -181,13 +181,11 @@ class Hub(Service):
             each.tenure.leave()
         for env in self._envs:
             env.close()
-        if self._starts is not None:
-            self._starts.close()
         if self._workers is not None:
             self._workers.stop()
-        for link in (*self._data_links, self._peer_link, self._registry):
-            if link is not None:
-                link.close()
+        for end in (self._starts, *self._data_links, self._peer_link, self._registry):
+            if end is not None:
+                end.close()
 
     # --- what the registry and people see ----------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollbus_core.config import plugins
-from rollbus_core.config.feeds import Origins, where
+from rollbus_core.config.feeds import Origins, located
 from rollbus_core.config.nearest import hint
 from rollbus_core.config.recipe import Recipe
 from rollbus_core.config.source import DEFAULT
@@ -60,7 +60,7 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
         *_kernels(),
         *_without_effect(recipe, origins),
     ]
-    return [f"{where(key, origins)}: {text}" for key, text in found]
+    return [f"{located(key, origins)}: {text}" for key, text in found]
 
 
 def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
@@ -72,7 +72,7 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
         config = getattr(recipe, section)
         missing = plugins.missing_packages(section, config)
         if missing:
-            where = where(f"{section}.name", origins)
+            where = located(f"{section}.name", origins)
             lines.append(
                 f"{where}: {section} {config.name!r} needs {', '.join(missing)}, "
                 f"which is not installed; run: pip install {shlex.join(missing.values())}"

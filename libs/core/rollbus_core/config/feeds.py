@@ -44,7 +44,7 @@ def feeds(recipe: Recipe, origins: Origins) -> tuple[dict[str, Feed], list[str]]
         given = f"env.num_envs = {env.num_envs}, env.num_slices = {env.num_slices}"
         where, others = _blame(str(error), origins)
         return {}, [f"{where}: algorithm {recipe.algorithm.name!r} with {given}: {error}{others}"]
-    return result, [f"{where(key, origins)}: {text}" for key, text in _data(recipe, result, origins)]
+    return result, [f"{located(key, origins)}: {text}" for key, text in _data(recipe, result, origins)]
 
 
 def _data(recipe: Recipe, feeds: Mapping[str, Feed], origins: Origins) -> Iterator[tuple[str, str]]:
@@ -111,12 +111,12 @@ def _blame(text: str, origins: Origins) -> tuple[str, str]:
     """(the key of ``text`` that most likely has to change, where the other keys come from)."""
     keys = [key for key in dict.fromkeys(re.findall(r"\b\w+\.\w+\b", text)) if key in origins]
     if not keys:
-        return where("algorithm.name", origins), ""
+        return located("algorithm.name", origins), ""
     first = min(keys, key=lambda key: (COMMAND_LINE not in origins[key], origins[key] == DEFAULT))
     others = ", ".join(f"{key} ({origins[key]})" for key in keys if key != first)
-    return where(first, origins), f"; the other keys: {others}" if others else ""
+    return located(first, origins), f"; the other keys: {others}" if others else ""
 
 
-def where(key: str, origins: Origins) -> str:
+def located(key: str, origins: Origins) -> str:
     origin = origins.get(key, DEFAULT)
     return f"{key} ({origin})" if origin == DEFAULT else f"{origin}: {key}"
