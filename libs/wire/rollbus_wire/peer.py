@@ -327,7 +327,7 @@ def _session(
                 if peer.welcome:
                     log.warning("nothing heard of %s for %.1f s: dial in again", endpoint, patience_s)
                 elif first and not peer.forgotten:
-                    log.warning("no hub answers at %s yet; it is dialled until one does", endpoint)
+                    log.warning("no hub answers at %s yet (with keys it needs key=FILE); going on", endpoint)
                 if peer.forgotten:
                     time.sleep(_POLL_S)
                 return False

@@ -12,7 +12,7 @@ _MEMBER = (m.Register, m.Heartbeat, m.Leave, m.ListMembers)
 #: Plane -> role -> messages, beside `Ping`, `Pong` and `Fault`. A role that is absent cannot even connect.
 MAY_SEND: Dict[str, Dict[str, Tuple[Type[Message], ...]]] = {
     "peer": {"peer": (m.Hello, m.Outcome, m.Goodbye)},
-    "data": {"actor": (m.Attach, m.Act, m.Detach)},
+    "data": {"actor": (m.Attach, m.Act, m.Waiting, m.Detach)},
     "registry": {
         "hub": _MEMBER + (m.SlicesChanged,),
         "actor": _MEMBER + (m.Released, m.Applied),

@@ -51,8 +51,8 @@ class ActCheck:
         """Bytes per row of ``carry``, uint8 [R, B]; B may not change once it is known."""
         size = carry.shape[1] if carry.ndim == 2 else -1
         expected = size if known_bytes is None else known_bytes
-        wrong = carry.dtype != np.uint8 or size != expected or len(carry) != num
-        if wrong or not 0 <= size <= MAX_CARRY_BYTES:
+        right = 0 <= size == expected <= MAX_CARRY_BYTES and carry.dtype == np.uint8
+        if not right or len(carry) != num:
             raise SpecError(
                 f"act on slice {self._name}: carry is {carry.dtype} {list(carry.shape)}, not uint8 "
                 f"{[num, expected]} (at most {MAX_CARRY_BYTES} per row)"
