@@ -39,6 +39,12 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = "") -
     console.print(table)
 
 
+def show_one(record: Mapping[str, Any], title: str = "") -> None:
+    """Print one record for people, a line per entry."""
+    rows = [{"what": key.replace("_", " "), "value": value} for key, value in record.items()]
+    show(rows, as_json=False, title=title)
+
+
 def text(value: Any) -> str:
     """A value as a person reads it."""
     if value is None:
@@ -48,6 +54,8 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         size = abs(value)
         return f"{value:.0f}" if size >= 1000 else f"{value:.1f}" if size >= 100 else f"{value:.3g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {text(item)}" for key, item in value.items()) or "-"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollbus_launch.audit import audit
 from rollbus_launch.control import run_paths
-from rollbus_launch.tables import add_json_flag, show
+from rollbus_launch.tables import add_json_flag, show, show_one
 from rollbus_wire.errors import ConfigError
 
 
@@ -27,10 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     verdict = audit(folder)
     row = verdict.to_data()
     problems = row.pop("problems")
-    for name in ("dropped", "refused"):
-        if not arguments.json:
-            row[name] = ", ".join(f"{reason} {num}" for reason, num in sorted(row[name].items())) or "-"
-    show([row | ({"problems": problems} if arguments.json else {})], as_json=arguments.json)
-    for problem in problems if not arguments.json else ():
-        print(problem)
+    if arguments.json:
+        show([row | {"problems": problems}], as_json=True)
+    else:
+        show_one(row)
+        for problem in problems:
+            print(problem)
     return 0 if verdict.good else 1

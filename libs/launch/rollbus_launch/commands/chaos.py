@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rollbus_launch.tables import add_json_flag, show
+from rollbus_launch.tables import add_json_flag, show, show_one
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,8 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(data, indent=1))
         return 0 if report.passed else 1
     show(data["injected"], as_json=False, title="faults")
-    rows = {k: v for k, v in data["audit"].items() if k != "problems"}
-    show([{k: str(v) if isinstance(v, dict) else v for k, v in rows.items()}], as_json=False, title="audit")
+    show_one({k: v for k, v in data["audit"].items() if k != "problems"}, title="audit")
     print(
         f"{len(report.injected)} faults of {data['kinds']} kinds, {report.updates} updates, best evaluation "
         f"{report.best_return}, stopped in {report.stop_s:.1f} s"
