@@ -35,7 +35,7 @@ PROCESSES = 8
 #: Share of a run after which memory is believed to be warm.
 WARM_UP = 0.3
 #: Ticks per connection after which memory is warm, and how long they may take.
-WARM_TICKS, WARM_S = 900, 600.0
+WARM_TICKS, WARM_S = 1500, 900.0
 MAX_SLOPE_MB_PER_MIN, MAX_P99_RATIO, MAX_SLOWED = 1.0, 5.0, 0.05
 SAMPLE_S = 1.0
 #: What a hub counts if something was sent in vain.
