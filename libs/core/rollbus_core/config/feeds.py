@@ -118,5 +118,6 @@ def _blame(text: str, origins: Origins) -> tuple[str, str]:
 
 
 def located(key: str, origins: Origins) -> str:
+    """``key`` with where its value was set, as problems begin."""
     origin = origins.get(key, DEFAULT)
     return f"{key} ({origin})" if origin == DEFAULT else f"{origin}: {key}"
