@@ -1,0 +1,1 @@
+"""What the learning curves show: claims, the runs behind them, and the report."""
