@@ -37,9 +37,9 @@ def write(claims: Mapping[str, Claim], records: Mapping[str, Records], out: Path
 _HEAD = """# Learning curves
 
 Written by `make curves` from `curves.json`; do not edit. Claims, arms and settings stand in
-`benchmarks/learning/claims.yaml`. Each figure is the mean over evaluation episodes with fixed seeds of the last
-checkpoint of a run, one figure per seed of the run. Differences are paired by seed and episode, intervals are
-bootstrapped over seeds, then episodes. Pictures: faint, returns while training; marked, evaluations.
+`benchmarks/learning/claims.yaml`. Each figure is the mean over evaluation episodes with fixed seeds of the
+last checkpoint of a run, one figure per seed. Differences are paired by seed and episode, intervals
+are bootstrapped over seeds, then episodes. Pictures: faint, returns while training; marked, evaluations.
 """
 
 
