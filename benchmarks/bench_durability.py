@@ -44,7 +44,10 @@ def rate(recipe: Path, name: str, seconds: float, overrides: list[str]) -> float
             *overrides, "--run-dir", f"{folder}/run",
         ]  # fmt: skip
         subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True)
-        return float(json.loads(Path(folder, "run", "summary.json").read_text())["env_steps_per_s"])
+        summary = json.loads(Path(folder, "run", "summary.json").read_text())
+    if not summary.get("env_steps_per_s"):
+        sys.exit(f"{recipe} made no update within {seconds:g} s; give it more --seconds")
+    return float(summary["env_steps_per_s"])
 
 
 def main() -> None:
