@@ -60,8 +60,8 @@ check: $(VENV)/.dev  ## ruff, mypy, generated files
 fuzz: $(VENV)/.dev  ## search for inputs that raise: TARGET=codec RUNS=1000000
 	$(BIN)/python tests/fuzz/harness.py $(TARGET) --runs $(RUNS)
 
-bench: $(VENV)/.dev  ## all benchmarks, into benchmarks/baselines; half an hour of a calm machine
-	$(BIN)/python benchmarks/all.py
+bench: $(VENV)/.dev  ## all benchmarks, into benchmarks/baselines; BENCH="--ray PYTHON --triton VENV" adds peers; most of an hour of a calm machine
+	$(BIN)/python benchmarks/all.py $(BENCH)
 
 curves: $(VENV)/.dev  ## learning curves of recipes, into docs/results; at most 3.5 hours, goes on where it was cut
 	$(BIN)/python benchmarks/curves.py

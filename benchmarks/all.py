@@ -1,9 +1,9 @@
 """Every benchmark, one after the other, and what they printed as baselines/<machine>.json.
 
-    python benchmarks/all.py [--only NAME ...] [--repeats 5]
+    python benchmarks/all.py [--only NAME ...] [--repeats 5] [--ray PYTHON] [--triton VENV]
 
-Nothing else should run on the machine meanwhile. Peers that are not installed are left out by the
-benchmarks themselves; each can be run alone with their interpreters, see its first lines.
+Nothing else should run on the machine meanwhile. Peers run in environments of their own, which are named;
+those that are not are left out. bench_chunks.py, bench_weights.py and bench_inference.py say how to make them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from machine import describe
 HERE = Path(__file__).resolve().parent
 
 
-def commands(repeats: int, seed: int) -> dict[str, list[str]]:
+def commands(repeats: int, seed: int, ray: str, triton: str) -> dict[str, list[str]]:
     """Name -> script and arguments."""
+    with_ray = ["--ray", ray] if ray else []
+    served = ["--part", "engines,service", "--triton", triton] if triton else ["--part", "engines"]
     return {
         "kernels": ["bench_kernels.py", "--cpu"],
         "update": ["bench_update.py", "--repeats", str(repeats)],
         "end_to_end": ["bench_end_to_end.py", "--repeats", str(repeats)],
         "round_trip": ["bench_round_trip.py", "--where", "--repetitions", str(repeats)],
-        "inference": ["bench_inference.py", "--part", "engines", "--repeat", str(repeats)],
-        "weights": ["bench_weights.py", "--repeat", str(repeats)],
-        "chunks": ["bench_chunks.py", "--repetitions", str(repeats)],
+        "inference": ["bench_inference.py", *served, "--repeat", str(repeats)],
+        "weights": ["bench_weights.py", *with_ray, "--repeat", str(repeats)],
+        "chunks": ["bench_chunks.py", *with_ray, "--repetitions", str(repeats)],
         "scaling": ["bench_scaling.py", "--repetitions", str(repeats)],
         "plan": ["bench_plan.py", "--seed", str(seed)],
         "soak": ["bench_soak.py", "--short"],
@@ -57,6 +59,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1, help="of the configurations that are planned")
+    parser.add_argument("--ray", default="", help="interpreter with ray and torch")
+    parser.add_argument("--triton", default="", help="environment with nvidia-pytriton")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     machine = describe()
@@ -64,7 +68,7 @@ def main() -> int:
     output = arguments.output or HERE / "baselines" / f"{name}.json"
     known = json.loads(output.read_text())["results"] if output.exists() else {}
     failed = []
-    for title, script in commands(arguments.repeats, arguments.seed).items():
+    for title, script in commands(arguments.repeats, arguments.seed, arguments.ray, arguments.triton).items():
         if arguments.only and title not in arguments.only:
             continue
         print(f"== {title}: {' '.join(script)}", flush=True)
