@@ -3,7 +3,7 @@
     python benchmarks/all.py [--only NAME ...] [--repeats 5] [--ray PYTHON] [--triton VENV]
 
 Nothing else should run on the machine meanwhile. Peers run in environments of their own, which are named;
-those that are not are left out. bench_chunks.py, bench_weights.py and bench_inference.py say how to make them.
+those that are not are left out. Each benchmark that has peers says how to make them.
 """
 
 from __future__ import annotations
