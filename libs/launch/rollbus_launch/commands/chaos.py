@@ -44,9 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if report.passed else 1
     show(data["injected"], as_json=False, title="faults")
     show_one({k: v for k, v in data["audit"].items() if k != "problems"}, title="audit")
+    best = "no evaluation" if report.best_return is None else f"best evaluation {report.best_return:.1f}"
     print(
-        f"{len(report.injected)} faults of {data['kinds']} kinds, {report.updates} updates, best evaluation "
-        f"{report.best_return}, stopped in {report.stop_s:.1f} s"
+        f"{len(report.injected)} faults of {data['kinds']} kinds, {report.updates} updates, {best}, "
+        f"stopped in {report.stop_s:.1f} s"
     )
     for kind, reason in report.skipped.items():
         print(f"left out: {kind}, {reason}")
