@@ -16,6 +16,7 @@ from rollbus_core.datasets.episode import Episode
 from rollbus_core.datasets.fit import FittedDataset
 from rollbus_core.datasets.labels import Labels, write_labels
 from rollbus_core.datasets.reader import Dataset
+from rollbus_core.datasets.sham import permuted
 from rollbus_core.model_folders import VALUE
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
@@ -77,8 +78,7 @@ def label(data: Path, value: Path, out: Path, permute: int = 0) -> dict[str, Any
     scores = labeller.score(config, model, episodes, dataset.spec)
     labels = labels_of(scores, episodes, config.good)
     if permute:
-        mixed = np.random.default_rng(permute).permutation(np.concatenate(labels))
-        labels = np.split(mixed, np.cumsum([len(each) for each in labels])[:-1])
+        labels = permuted(labels, permute)
     indices = [info.index for info in dataset.episodes()]
     found = Labels(
         {i: np.asarray(s, np.float32) for i, s in zip(indices, scores)}, dict(zip(indices, labels))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from datasets_kit import episode, write
+from datasets_kit import SPEC, episode, write
 
 from rollbus_core.config.models import DataConfig, DataSource
 from rollbus_core.datasets.parts import parts, sized
@@ -60,3 +61,24 @@ def test_too_few_episodes_to_hold_some_back(tmp_path: Path) -> None:
     write(tmp_path / "d", [episode(2, 0)])
     with pytest.raises(ConfigError, match="1 usable episodes, too few for table 'demos'"):
         parts(config({"path": str(tmp_path / "d")}), FEEDS)
+
+
+def read_rewards(part, indices: list[int]) -> list[np.ndarray]:
+    return [each.reward for _, each in part.read(SPEC, indices)]
+
+
+def test_rewards_of_a_sham_change_places(tmp_path: Path) -> None:
+    """The same numbers elsewhere, episodes as long; the same again, and from the middle on."""
+    write(tmp_path / "d", [episode(n + 2, n) for n in range(6)])
+    one, whole = {"path": str(tmp_path / "d")}, {"demos": feed(0, 1)}
+    (as_they_are,) = parts(config(one), whole)["demos"]
+    (sham,) = parts(config(one | {"permute_rewards": 3}), whole)["demos"]
+    (other,) = parts(config(one | {"permute_rewards": 4}), whole)["demos"]
+    every = list(range(6))
+    right, mixed = read_rewards(as_they_are, every), read_rewards(sham, every)
+    assert [len(r) for r in right] == [len(m) for m in mixed]
+    flat = np.concatenate(mixed)
+    assert sorted(flat) == sorted(np.concatenate(right)) and (flat != np.concatenate(right)).any()
+    assert (flat != np.concatenate(read_rewards(other, every))).any()
+    for again, before in zip(read_rewards(sham, [4, 5]), mixed[4:]):
+        assert again.tolist() == before.tolist()

@@ -101,9 +101,40 @@ def test_the_integral_of_a_constant_q_is_known():
     algorithm = made(cql, num_proposals=4000)
     modules, _, batch = labelled(algorithm, 4)
     modules["critic"].forward = lambda batch, action, **_: torch.full((2, *action.shape[:2]), 3.0)
-    found = algorithm.log_mean_exp(modules, batch)
+    found = algorithm.log_mean_exp(modules, batch, torch.full((2, 4), 3.0))
     assert found.shape == (2, 4)
     torch.testing.assert_close(found, torch.full((2, 4), 3.0 + math.log(4.0)), atol=0.08, rtol=0)
+
+
+def test_without_importance_the_term_by_hand():
+    """Q of six proposals is 3, that of the data's action 5: log of their mean exp, seven in all, minus 5."""
+    algorithm = made(cql, num_proposals=2, importance=False, conservative=2.0)
+    modules, _, batch = labelled(algorithm, 4)
+    taken = torch.tanh(batch["action"])
+
+    def q(batch, action, **_):
+        same = action.shape == taken.shape and bool((action == taken).all())
+        return torch.full((2, *action.shape[:-1]), 5.0 if same else 3.0)
+
+    modules["critic"].forward = q
+    loss = algorithm.critic_loss(modules, batch)
+    gap = 2 * (math.log((6 * math.exp(3.0) + math.exp(5.0)) / 7) - 5.0)
+    assert gap == pytest.approx(-2.7029, abs=1e-4)
+    assert loss.metrics["conservative_gap"][0].item() == pytest.approx(4 * gap, rel=1e-5)
+    assert loss.terms["conservative_loss"][0].item() == pytest.approx(4 * 2.0 * gap, rel=1e-5)
+
+
+@pytest.mark.parametrize("importance", [True, False])
+def test_the_term_of_actions_at_their_bounds_is_bounded_without_importance(importance):
+    """All of the data lies at the corner (1, 1): its density under exp Q has no limit, its share of 7 has."""
+    algorithm = made(cql, num_proposals=2, importance=importance, conservative=5.0, gamma=0.0)
+    modules, optimisers = built(algorithm)
+    batch = step_batch(64) | {"action": torch.full((64, 2), 7.25)}
+    for _ in range(150):
+        metrics = update(algorithm, modules, optimisers, batch, START)
+    least = -2 * math.log(7.0)
+    assert (metrics["conservative_gap"] < 2 * least) == importance
+    assert importance or metrics["conservative_gap"] >= least
 
 
 def test_cal_ql_does_not_push_below_the_data_s_returns():

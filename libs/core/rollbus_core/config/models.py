@@ -216,6 +216,9 @@ class DataSource(Section):
     episodes: int = option(0, "Use only the first so many episodes; 0: all.", "episodes", ge=0)
     successful_only: bool = option(False, "Use only episodes that succeeded.")
     labels: str = option("", "Folder of labels that `rollbus label` has made of it; empty: none.")
+    permute_rewards: int = option(
+        0, "Seed by which the rewards of its decisions change places: a sham; 0: they stay.", ge=0
+    )
 
 
 class DataConfig(Section):

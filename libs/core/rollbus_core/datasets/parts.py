@@ -14,6 +14,7 @@ from rollbus_core.datasets.features import without_expert
 from rollbus_core.datasets.fit import FittedDataset
 from rollbus_core.datasets.labels import read_labels
 from rollbus_core.datasets.reader import Dataset, EpisodeInfo
+from rollbus_core.datasets.sham import permuted_rewards
 from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_core.rng import mix
 from rollbus_wire.errors import ConfigError
@@ -37,12 +38,20 @@ class Part:
         return sum(episode.length for episode in self.episodes)
 
     def read(self, spec: EnvSpec, indices: list[int]) -> Iterator[tuple[int, Episode]]:
-        """(index, episode) of ``indices``, in order, with their labels."""
+        """(index, episode) of ``indices``, in order, with their labels and, for a sham, others' rewards."""
         labels = read_labels(Path(self.source.labels), self.dataset) if self.source.labels else None
+        rewards = self._permuted_rewards()
         for index, episode in self.fitted(spec).episodes(indices, indices[0]):
             if labels is not None:
                 episode.label = labels.of(index, len(episode))
+            episode.reward = rewards.get(index, episode.reward)
             yield index, episode
+
+    def _permuted_rewards(self) -> dict[int, np.ndarray]:
+        """Of all its episodes, whichever are read; empty: they stay."""
+        if not (seed := self.source.permute_rewards):
+            return {}
+        return permuted_rewards(self.dataset, {episode.index for episode in self.episodes}, seed)
 
     def fitted(self, spec: EnvSpec) -> FittedDataset:
         """The data set as ``spec`` wants it. Raises `ConfigError`."""

@@ -47,6 +47,11 @@ class ConservativeConfig(sac.Entropy, CriticConfig, OfflineConfig):
     )
     entropy_backup: bool = option(False, "Entropy counts in the value of the next state.")
     num_proposals: int = option(10, "Actions of each kind: uniform, of the policy now, and next.", ge=1)
+    importance: bool = option(
+        True,
+        "Proposals are weighed by their densities; false: they count as they are and the data's action is "
+        "among them, which bounds the term from below: for data with many actions at their bounds.",
+    )
 
     @model_validator(mode="after")
     def _starts_above_zero(self) -> Self:
@@ -84,7 +89,7 @@ class Conservative(Offline, sac.SAC):
 
         loss, valid = super().critic_loss(roles, batch), masked.valid_mask(batch)
         q = values(roles, "critic", batch, self.taken(roles, batch), "obs/")
-        gap = (self.log_mean_exp(roles, batch) - q).sum(0)
+        gap = (self.log_mean_exp(roles, batch, q) - q).sum(0)
         weight = self.weight(roles)
         loss.terms["conservative_loss"] = masked.total(weight.detach() * gap, valid)
         loss.metrics["conservative_gap"] = masked.total(gap.detach(), valid)
@@ -101,8 +106,11 @@ class Conservative(Offline, sac.SAC):
         learned = cast("Tensor", roles["multiplier"].log_weight)
         return learned.exp().clamp(max=LARGEST_WEIGHT)
 
-    def log_mean_exp(self, roles: Roles, batch: Batch) -> Tensor:
-        """[M, B]: log of the integral of exp Q over actions, by importance sampling from three proposals."""
+    def log_mean_exp(self, roles: Roles, batch: Batch, shown: Tensor) -> Tensor:
+        """[M, B]: log of the integral of exp Q over actions, by importance sampling from three proposals.
+
+        Without importance: log of the mean of exp Q over them and ``shown`` [M, B], Q of the data's action.
+        """
         num, size = self.config.num_proposals, self.num_elements
         uniform = 2.0 * torch.rand(num, len(batch["reward"]), size, device=batch["reward"].device) - 1.0
         found = [self.corrected(roles, batch, uniform, torch.tensor(-size * math.log(2.0)))]
@@ -110,12 +118,18 @@ class Conservative(Offline, sac.SAC):
             with torch.no_grad():
                 action, log_prob = self.proposed(roles["policy"], batch, which, num)
             found.append(self.corrected(roles, batch, action, log_prob, of_policy=True))
-        return torch.logsumexp(torch.cat(found), 0) - math.log(3 * num)
+        if not self.config.importance:
+            found.append(shown.unsqueeze(0))
+        every = torch.cat(found)
+        return torch.logsumexp(every, 0) - math.log(len(every))
 
     def corrected(
         self, roles: Roles, batch: Batch, action: Tensor, log_prob: Tensor, *, of_policy: bool = False
     ) -> Tensor:
-        """``Q(s, action) - log_prob`` [n, M, B] of actions [n, B, ...] with density ``log_prob`` [n, B]."""
+        """``Q(s, action) - log_prob`` [n, M, B] of actions [n, B, ...] with density ``log_prob`` [n, B].
+
+        Without importance Q alone.
+        """
         num = len(action)
         wide = {
             name: column.unsqueeze(0).expand(num, *column.shape)
@@ -124,7 +138,8 @@ class Conservative(Offline, sac.SAC):
         heads = values(roles, "critic", wide, action, "obs/")
         if of_policy:
             heads = self.bounded(heads, batch)
-        return (heads - log_prob).transpose(0, 1)
+        weighed = heads - log_prob if self.config.importance else heads
+        return weighed.transpose(0, 1)
 
     def bounded(self, heads: Tensor, batch: Batch) -> Tensor:
         """Q [M, n, B] of what the policy would do."""
