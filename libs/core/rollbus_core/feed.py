@@ -108,8 +108,8 @@ class Feed(BaseModel):
     unit: Literal["chunk", "step", "sequence"] = "chunk"
     #: Policies with a recurrent state get sequences in place of steps, with about as many decisions.
     or_sequences: bool = False
-    #: Unit "step": decisions whose rewards count before the bootstrap, over the chunks of an episode; fewer at
-    #: an end and where the next chunk is not there yet.
+    #: Unit "step": decisions whose rewards count before the bootstrap, over an episode's chunks; fewer at an
+    #: end and where the next chunk is not there yet.
     n_step: int = Field(1, ge=1)
     hindsight: Hindsight | None = None
     num_batches: int = Field(0, ge=0)

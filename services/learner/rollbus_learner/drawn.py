@@ -50,9 +50,10 @@ class Chunks:
         #: Of each sample [S].
         self.chunk, self.time, self.row = message.chunk.ravel(), message.time.ravel(), message.row.ravel()
         #: int32 [C]: the chunk that followed each one in its slice, or -1 if it is not here.
-        self.following = message.chunk_following
-        if self.following is None:
-            self.following = np.full(len(self._slab), -1, np.int32)
+        self.following: np.ndarray = (
+            np.full(len(self._slab), -1, np.int32) if message.chunk_following is None
+            else message.chunk_following
+        )  # fmt: skip
 
     def drawn(self) -> list[Part]:
         """All samples."""

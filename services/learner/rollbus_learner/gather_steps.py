@@ -168,7 +168,7 @@ def _stack(obs: np.ndarray, part: Part, name: str, begun: np.ndarray) -> None:
 
 
 def _older(obs: np.ndarray | None, following: np.ndarray, end: Part, name: str) -> None:
-    """The K-1 older frames of ``following`` [S, K, ...]: the newer ones at ``end``, which ``obs`` may hold."""
+    """The K-1 older frames of ``following`` [S, K, ...]: the newer at ``end``, which ``obs`` may hold."""
     if obs is None:
         _stack(following, end, name, _since_start(end))
         obs = following

@@ -11,7 +11,7 @@ from rollbus_learner.stretches import Stretches
 
 
 class Returns:
-    """``reward`` [S, n, C] and ``steps`` int [S, n], zeros beyond the ``num`` [S] decisions of each stretch."""
+    """``reward`` [S, n, C] and ``steps`` int [S, n], zeros beyond the ``num`` [S] decisions."""
 
     def __init__(self, stretches: Stretches, n_step: int, width: int) -> None:
         self.num = np.minimum(stretches.num, n_step)
@@ -25,7 +25,7 @@ class Returns:
                 self.steps[part.place, ahead] = part.view.columns["num_steps"][at]
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
-        """``n_step_reward`` [S, n C], rewards of executed steps without gaps, and ``n_step_num`` int32 [S]."""
+        """``n_step_reward`` [S, n C], executed steps without gaps, and ``n_step_num`` int32 [S]."""
         num_samples, n_step, width = self.reward.shape
         taken = np.arange(n_step) < self.num[:, None]
         steps = np.where(taken, self.steps, 0)

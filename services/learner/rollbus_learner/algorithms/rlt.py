@@ -66,6 +66,13 @@ class Config(ActorCriticConfig):
     )
 
     @property
+    def begins_with(self) -> str:
+        """The weights that stay as they are: in the second stage also the token's."""
+        if self.stage == "token":
+            return "a cloned flow or diffusion policy"
+        return "the run of algorithm.stage: token"
+
+    @property
     def imitates(self) -> bool:
         """The first stage learns nothing from rewards."""
         return self.stage == "token"
