@@ -52,6 +52,10 @@ class AlgorithmConfig(BaseModel):
         """What the weights must come from (`run.start_from`), for people; "": it may begin with new ones."""
         return ""
 
+    def unfit_start(self, before: AlgorithmConfig) -> str:
+        """Why a run may not begin with the weights of one with these settings, for people; "": it may."""
+        return ""
+
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """What actors record and what one update consumes; no torch."""
         raise NotImplementedError

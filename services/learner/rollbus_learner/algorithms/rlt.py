@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from rollbus_core.config.models import option
 from rollbus_core.feed import TRAINING_TABLE, Feed, TableConfig
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import Algorithm, Loss, Progress, Step
+from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Progress, Step
 from rollbus_learner.algorithms._actor_critic import ActorCritic, ActorCriticConfig, values
 from rollbus_learner.algorithms._replay import check_delay, observed
 from rollbus_learner.algorithms._rl_token import RLToken, train_only
@@ -71,6 +71,12 @@ class Config(ActorCriticConfig):
         if self.stage == "token":
             return "a cloned flow or diffusion policy"
         return "the run of algorithm.stage: token"
+
+    def unfit_start(self, before: AlgorithmConfig) -> str:
+        """The second stage needs the token of the first."""
+        if self.stage == "token" or isinstance(before, Config):
+            return ""
+        return f"is of {before.name}, whose token has learned nothing; begin with {self.begins_with}"
 
     @property
     def imitates(self) -> bool:
