@@ -11,7 +11,7 @@ import pytest
 from system_runner import TINY, Runner, wait_for
 
 pytest.importorskip("optuna")
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def over(folder: Path, *more: str) -> list[str]:
@@ -33,7 +33,6 @@ def test_the_table_of_a_sweep(rollbus: Runner) -> None:
         assert f"learning_rate: {row['algorithm.learning_rate']}" in config
 
 
-@pytest.mark.long
 def test_a_sweep_killed_in_a_trial_goes_on_with_those_that_were_finished(rollbus: Runner) -> None:
     """The second of three trials is killed, with all its processes, when it has learned for a while."""
     folder = rollbus.folder / "sweep"
