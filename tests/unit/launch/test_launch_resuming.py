@@ -90,7 +90,7 @@ def test_a_start_that_is_not_there_or_not_fit_is_refused(tmp_path: Path) -> None
         check_start(refining(tmp_path, given))
     start.mkdir()
     (start / "config.yaml").write_text(resolved(tmp_path).to_yaml())
-    with pytest.raises(ConfigError, match="start is of ppo, .*begin with the run of algorithm.stage: token"):
+    with pytest.raises(ConfigError, match="start is of ppo: .*begin with the run of algorithm.stage: token"):
         check_start(refining(tmp_path, given))
     check_start(resolved(tmp_path, given))
     settings = ["algorithm.stage=token", "data.sources=[{path: demos}]", "run.total_updates=5"]

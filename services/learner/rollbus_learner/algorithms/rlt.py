@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from rollbus_core.config.models import option
 from rollbus_core.feed import TRAINING_TABLE, Feed, TableConfig
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Progress, Step
+from rollbus_learner.algorithm import Algorithm, Loss, Progress, Step
 from rollbus_learner.algorithms._actor_critic import ActorCritic, ActorCriticConfig, values
 from rollbus_learner.algorithms._replay import check_delay, observed
-from rollbus_learner.algorithms._rl_token import RLToken, train_only
+from rollbus_learner.algorithms._rl_token import RLToken, Stages, train_only
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import MAY_REFINE, ArraySpec, EnvSpec
 
@@ -45,7 +45,7 @@ needs = ("torch",)
 DEMOS, STATE = "demos", "refinement_state"
 
 
-class Config(ActorCriticConfig):
+class Config(Stages, ActorCriticConfig):
     """Settings of RLT."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"refinement"})
@@ -64,19 +64,6 @@ class Config(ActorCriticConfig):
     exploration_noise: float = option(
         0.1, "Deviation of the noise on actions while collecting and in the target, in [-1, 1] units.", ge=0
     )
-
-    @property
-    def begins_with(self) -> str:
-        """The weights that stay as they are: in the second stage also the token's."""
-        if self.stage == "token":
-            return "a cloned flow or diffusion policy"
-        return "the run of algorithm.stage: token"
-
-    def unfit_start(self, before: AlgorithmConfig) -> str:
-        """The second stage needs the token of the first."""
-        if self.stage == "token" or isinstance(before, Config):
-            return ""
-        return f"is of {before.name}, whose token has learned nothing; begin with {self.begins_with}"
 
     @property
     def imitates(self) -> bool:
