@@ -9,6 +9,7 @@ import pytest
 from rollbus_core.config.explain import explain
 from rollbus_core.config.load import load, load_resolved
 from rollbus_core.config.source import DEFAULT
+from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -56,3 +57,9 @@ def test_what_replays_is_not_repeatable_and_says_so():
         ConfigError, match="run.deterministic: is true, but algorithm 'sac' replays what actors"
     ):
         load(ROOT / "recipes/pendulum_sac.yaml", ["run.deterministic=true"])
+
+
+def test_every_algorithm_has_a_recipe():
+    used = {load(path, check_packages=False).recipe.algorithm.name for path in RECIPES}
+    missing = set(lookup.names("rollbus_learner.algorithms")) - used
+    assert not missing, f"no recipe in recipes/ trains with {', '.join(sorted(missing))}"

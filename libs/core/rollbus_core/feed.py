@@ -69,6 +69,8 @@ class Hindsight(BaseModel):
     reward: str
     #: Part of the transitions.
     fraction: float = Field(0.8, gt=0, le=1)
+    #: Decisions from the drawn one on that a goal may come from.
+    horizon: int = Field(1000, ge=1)
 
 
 class ExpertConfig(BaseModel):
@@ -106,7 +108,8 @@ class Feed(BaseModel):
     unit: Literal["chunk", "step", "sequence"] = "chunk"
     #: Policies with a recurrent state get sequences in place of steps, with about as many decisions.
     or_sequences: bool = False
-    #: Unit "step": decisions whose rewards count before the bootstrap; fewer at an end and at a chunk's end.
+    #: Unit "step": decisions whose rewards count before the bootstrap, over an episode's chunks; fewer at an
+    #: end and where the next chunk is not there yet.
     n_step: int = Field(1, ge=1)
     hindsight: Hindsight | None = None
     num_batches: int = Field(0, ge=0)
@@ -129,6 +132,11 @@ class Feed(BaseModel):
     episode_success: bool = False
     #: Printed at the start: "one update = 64 rows x 32 steps = 2048 samples, ...".
     summary: str = ""
+
+    @property
+    def ahead(self) -> int:
+        """Decisions after each drawn one that a draw must reach."""
+        return max(self.n_step, self.hindsight.horizon if self.hindsight else 1) - 1
 
     def offered(self, offers: Collection[str]) -> Feed:
         """This feed of a policy that ``offers`` so much."""

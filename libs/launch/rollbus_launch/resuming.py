@@ -20,6 +20,20 @@ _ARRANGEMENT = frozenset(EnvConfig.model_fields) - {
 }  # fmt: skip
 
 
+def check_start(resolved: Resolved) -> None:
+    """Raise `ConfigError` if `run.start_from` is not there, or is no start for this algorithm."""
+    path = Path(resolved.recipe.run.start_from)
+    if not resolved.recipe.run.start_from:
+        return
+    if not path.is_dir():
+        raise ConfigError(f"run.start_from {path} is not there; set it to a run folder or checkpoint")
+    if not (saved := path / "config.yaml").exists():
+        return
+    reason = resolved.recipe.algorithm.unfit_start(load_resolved(saved).recipe.algorithm)
+    if reason:
+        raise ConfigError(f"run.start_from {path} {reason}")
+
+
 def before(resolved: Resolved, paths: RunPaths) -> list[str]:
     """Lines for people on what the run goes on from; empty if it begins anew.
 

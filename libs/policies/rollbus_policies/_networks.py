@@ -38,9 +38,15 @@ def linear(num_in: int, num_out: int, init: str, gain: float) -> nn.Linear:
 
 
 def apply(layer: nn.Module, x: Tensor) -> Tensor:
-    """``layer``, an `nn.Linear`, without the cost of a module call and of attribute look-ups."""
+    """``layer``, an `nn.Linear`, without the cost of a module call and of attribute look-ups.
+
+    What was put in the place of one, with adapters around it, is called.
+    """
     parameters = layer._parameters
-    return functional.linear(x, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
+    weight = parameters.get("weight")
+    if weight is None:
+        return layer(x)  # type: ignore[no-any-return]
+    return functional.linear(x, weight, parameters["bias"])
 
 
 def exact(layer: nn.Module, x: Tensor) -> Tensor:
@@ -58,18 +64,17 @@ class Mlp(nn.Module):
         super().__init__()
         sizes = [size_in, *hidden]
         self.layers = nn.ModuleList(linear(a, b, init, HIDDEN_GAIN) for a, b in zip(sizes, sizes[1:]))
-        self._chain = tuple(self.layers)
         self.size = sizes[-1]
         self._activation, self._activation_name = ACTIVATIONS[activation], activation
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self._chain:
+        for layer in self.layers:
             x = self._activation(apply(layer, x))
         return x
 
     def describe(self, trunk: Trunk, x: str) -> str:
         """The same as operations of ``trunk`` on value ``x``."""
-        for layer in self._chain:
+        for layer in self.layers:
             x = trunk.add(self._activation_name, trunk.add("linear", x, layer.weight, layer.bias))
         return x
 

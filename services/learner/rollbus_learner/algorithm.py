@@ -47,6 +47,15 @@ class AlgorithmConfig(BaseModel):
         """Whether it learns nothing from the rewards of data, so that decisions may hold several actions."""
         return "cloning_loss" in self.requires_one_of
 
+    @property
+    def begins_with(self) -> str:
+        """What the weights must come from (`run.start_from`), for people; "": it may begin with new ones."""
+        return ""
+
+    def unfit_start(self, before: AlgorithmConfig) -> str:
+        """Why a run may not begin with the weights of one with these settings, for people; "": it may."""
+        return ""
+
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """What actors record and what one update consumes; no torch."""
         raise NotImplementedError

@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from rollbus_core.columns import SOURCES
-from rollbus_learner.gather_steps import Part, Target, end_of_stretch
+from rollbus_learner.drawn import Part
+from rollbus_learner.gather_steps import Target
+from rollbus_learner.stretches import left_in_chunk
 from rollbus_wire.spec import EXPERT_ACTION
 
 _TAUGHT = [SOURCES.index(source) for source in ("expert", "human")]
@@ -27,7 +29,7 @@ class ExpertChunks:
     def __init__(self, chunk: int, outcome: bool) -> None:
         self._chunk, self._outcome = chunk, outcome
 
-    def __call__(self, part: Part, target: Target, number: int) -> None:
+    def __call__(self, part: Part, target: Target) -> None:
         """Write the columns of ``target`` at the places of ``part``."""
         if self._chunk > 1 and f"obs/{EXPERT_ACTION}" in part.view.columns:
             self._add_actions(part, target)
@@ -37,7 +39,7 @@ class ExpertChunks:
     def _add_actions(self, part: Part, target: Target) -> None:
         columns, num = part.view.columns, self._chunk
         said = columns[f"obs/{EXPERT_ACTION}"]
-        last = end_of_stretch(part, num).time
+        last = part.time + np.minimum(left_in_chunk(part), num) - 1
         actions = target.column("expert_chunk", (num, *said.shape[3:]), said.dtype)
         valid = target.column("action_valid", (num,), np.dtype(bool))
         led = np.ones(len(part.place), bool)
@@ -51,7 +53,7 @@ class ExpertChunks:
 
 def _add_outcome(part: Part, target: Target) -> None:
     columns = part.view.columns
-    at = (part.cell, end_of_stretch(part, part.view.layout.num_decisions).time, part.row)
+    at = (part.cell, part.time + left_in_chunk(part) - 1, part.row)
     slot = columns["final_slot"][at]
     ended = (columns["terminated"][at] | columns["truncated"][at]) & (slot >= 0)
     for name in SUCCESS:

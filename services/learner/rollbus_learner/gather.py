@@ -47,10 +47,10 @@ class SlabReader:
 
         ``sequences``: a draw gives the rows of its steps, whole. ``expert``: draws get what it taught.
         """
-        relabel = expert if hindsight is None else Relabel(hindsight)
+        relabel = None if hindsight is None else Relabel(hindsight)
         self._gather: Callable[..., tuple[Columns, int]] = (
             gather_rows.gather if sequences
-            else partial(gather_steps.gather, n_step=n_step, relabel=relabel)
+            else partial(gather_steps.gather, n_step=n_step, relabel=relabel, expert=expert)
         )  # fmt: skip
         self.slabs = Slabs(folder)
         self._buffers = Buffers()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollbus_learner.gather_steps import parts_of
+from rollbus_learner.drawn import Chunks
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
 from rollbus_wire.errors import ConfigError, StaleRead
 from rollbus_wire.messages import Batch
@@ -27,7 +27,7 @@ def gather(slabs: Slabs, message: Batch, buffers: Buffers) -> tuple[Columns, int
     chunk = message.chunk.ravel()
     batch: Columns = {}
     readable, lengths = np.zeros(len(chunk), bool), np.zeros(len(chunk), np.int64)
-    for part in parts_of(slabs, message):
+    for part in Chunks(slabs, message).drawn():
         if part.view.layout.num_history:
             raise ConfigError("sequences have no stacked frames: set env.frame_stack: 1")
         for name, column in part.view.columns.items():

@@ -103,7 +103,11 @@ class Streams:
         for name in due:
             feed, replay = self.feeds[name], self.feeds[name].unit != "chunk"
             message = Sample(
-                name, feed.num_batches if replay else 0, feed.batch_size if replay else 0, seed(name)
+                name,
+                feed.num_batches if replay else 0,
+                feed.batch_size if replay else 0,
+                seed(name),
+                feed.ahead if feed.unit == "step" else 0,
             )
             self._requests.ask(message, partial(self._on_sample, name))
 

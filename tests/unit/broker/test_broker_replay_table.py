@@ -151,3 +151,55 @@ def test_a_large_draw_is_quick():
         table.draw(64 * 256, seed)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.02
+
+
+def chain(table, **draw):
+    """Sequence of each named chunk -> that of the one that follows."""
+    found = table.draw(500, 1, **draw)
+    by_offset = {chunk.cell.offset: chunk for chunk in table.chunks()}
+    chunks = [by_offset[int(offset)] for offset in found.offset]
+    return {
+        chunk.sequence: None if after < 0 else chunks[after].sequence
+        for chunk, after in zip(chunks, found.following)
+    }
+
+
+def filled(slices, lengths=(2, 4)):
+    table = replay(steps_per_update=0, min_steps=1)
+    for number, name in enumerate(slices, start=1):
+        cell = Cell(1, number * 64, number)
+        table.begin(TicketInfo(number, "a", name, 2, 4, 0, Version(), cell))
+        versions = Version(1, 0), Version(1, 0)
+        table.commit(Chunk(number, number, cell, name, np.array(lengths, np.int32), 0, 0, *versions))
+    return table
+
+
+def test_a_draw_names_what_follows_in_the_slice():
+    table = filled(["a", "b", "a", "b", "b"])
+    assert chain(table, ahead=1) == {1: 3, 3: None, 2: 4, 4: 5, 5: None}
+    assert table.draw(500, 1).following is None
+    table._drop_first()
+    assert chain(table, ahead=1) == {3: None, 2: 4, 4: 5, 5: None}
+
+
+def test_it_names_so_many_decisions_and_no_more():
+    """Chunks of 2 decisions (an empty row does not count): ceil(ahead / 2) further ones."""
+    table = filled(["a"] * 6, lengths=(2, 0))
+    for ahead, expected in {1: 1, 2: 1, 3: 2, 4: 2, 7: 4, 99: 5}.items():
+        named = np.zeros(6, bool)
+        named[0] = True
+        table._index._reach(named, ahead)
+        assert named.sum() - 1 == expected, ahead
+    # Two that are drawn: what the second wants goes further.
+    named = np.array([True, True, False, False, False, False])
+    table._index._reach(named, 4)
+    assert named.tolist() == [True] * 4 + [False] * 2
+
+
+def test_links_are_the_same_after_a_restart():
+    table = filled(["a", "b", "a", "a", "b"])
+    again = replay(steps_per_update=0, min_steps=1)
+    again.load(table.dump(), list(table.dump_chunks()))
+    before, after = table.draw(64, 3, 5), again.draw(64, 3, 5)
+    assert all(np.array_equal(x, y) for x, y in zip(before, after) if x is not None)
+    assert (before.following >= 0).any()

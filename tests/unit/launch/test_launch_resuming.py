@@ -9,7 +9,7 @@ import pytest
 from rollbus_core.checkpoint_folder import CheckpointFolder
 from rollbus_core.config.load import Resolved, load
 from rollbus_core.paths import RunPaths
-from rollbus_launch.resuming import before
+from rollbus_launch.resuming import before, check_start
 from rollbus_wire.errors import ConfigError
 
 
@@ -61,3 +61,40 @@ def test_a_damaged_checkpoint_is_named(paths: RunPaths, tmp_path: Path) -> None:
     passed, on = before(resolved(tmp_path), paths)
     assert "passed over" in passed and "000000000640-0.2/config.yaml is damaged" in passed
     assert "goes on from checkpoint 000000000320-0.1" in on
+
+
+RLT = """
+env: {name: toy, kind: two_ways}
+policy: {name: flow, width: 32, num_heads: 2, layers: 1, expert_layers: 1, refine: true}
+algorithm: {name: rlt}
+"""
+
+
+def refining(folder: Path, *overrides: str) -> Resolved:
+    recipe = folder / "rlt.yaml"
+    recipe.write_text(RLT)
+    return load(recipe, overrides)
+
+
+def test_what_must_begin_with_trained_weights_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="run.start_from.* is empty, .*run of algorithm.stage: token"):
+        refining(tmp_path)
+    with pytest.raises(ConfigError, match="run.start_from.* is empty, .*a cloned flow or diffusion policy"):
+        refining(tmp_path, "algorithm.stage=token", "data.sources=[{path: demos}]")
+
+
+def test_a_start_that_is_not_there_or_not_fit_is_refused(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    given = f"run.start_from={start}"
+    with pytest.raises(ConfigError, match="start is not there"):
+        check_start(refining(tmp_path, given))
+    start.mkdir()
+    (start / "config.yaml").write_text(resolved(tmp_path).to_yaml())
+    with pytest.raises(ConfigError, match="start is of ppo: .*begin with the run of algorithm.stage: token"):
+        check_start(refining(tmp_path, given))
+    check_start(resolved(tmp_path, given))
+    settings = ["algorithm.stage=token", "data.sources=[{path: demos}]", "run.total_updates=5"]
+    token = refining(tmp_path, *settings, given)
+    check_start(token)
+    (start / "config.yaml").write_text(token.to_yaml())
+    check_start(refining(tmp_path, given))

@@ -42,7 +42,12 @@ def test_only_adapters_are_trained_and_merged_into_what_is_published():
         optimiser.apply()
     trained = algorithm.publish(roles)
     changed = {name for name, value in before.items() if not torch.equal(trained[name], value)}
-    assert changed and all(".attention." in n or ".wide." in n or ".narrow." in n for n in changed), changed
+    linear = {
+        f"{n}.weight"
+        for n, module in base.make(SMALL, SPEC, critic=False).named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    assert changed == linear
     plain = base.make(SMALL, SPEC, critic=False)
     plain.load_state_dict({name: value.detach() for name, value in trained.items()})
     x, time = torch.randn(4, 2, 1), torch.full((4,), 0.5)
@@ -58,8 +63,61 @@ def test_only_adapters_are_trained_and_merged_into_what_is_published():
         torch.testing.assert_close(one, other)
 
 
-def test_a_policy_without_attention_is_refused():
-    config = sft.Config(lora_rank=2, validation=0)
-    feed = config.feed(num_envs=1, num_slices=1, deterministic=False)
-    with pytest.raises(ConfigError, match="MlpPolicy has no attention blocks"):
-        sft.make(config, SPEC, base.make(mlp.Config(), SPEC, critic=False), feed)
+def made(policy, **settings):
+    config = sft.Config(lora_rank=2, validation=0, **settings)
+    return sft.make(config, SPEC, policy, config.feed(num_envs=1, num_slices=1, deterministic=False))
+
+
+def trained(algorithm, batch, num_steps=5):
+    """What actors get after a few steps on ``batch``, and all tensors of the policy then."""
+    roles = {name: role.module for name, role in algorithm.roles().items()}
+    (step,) = algorithm.steps()
+    optimiser = optim.build([step], roles)["policy"]
+    for _ in range(num_steps):
+        optimiser.zero()
+        numerator, count = step.loss(roles, batch).terms["cloning_loss"]
+        optimiser.backward(numerator / count)
+        optimiser.apply()
+    return algorithm.publish(roles), dict(algorithm.policy.state_dict())
+
+
+def test_modules_are_chosen_by_name_and_merged_as_by_hand():
+    """W + 2 B A: alpha is twice the rank. Everything but the adapters of these layers stays bit for bit."""
+    torch.manual_seed(1)
+    policy = base.make(mlp.Config(hidden=(8, 8), init="torch"), SPEC, critic=False)
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    algorithm = made(policy, lora_modules=("layers.1",), learning_rate=1e-2)
+    batch = {"obs/obs": torch.randn(32, 2), "num_steps": torch.ones(32), "env_action": torch.rand(32, 1)}
+    batch["action"] = batch["env_action"]
+    published, inside = trained(algorithm, batch)
+    changed = {name for name, value in before.items() if not torch.equal(published[name], value)}
+    assert changed == {"encoder.layers.1.weight"}
+    a, b = (inside[f"encoder.layers.1.lora_{each}.default.weight"] for each in "AB")
+    assert a.shape == (2, 8) and b.shape == (8, 2) and b.abs().max() > 0
+    by_hand = before["encoder.layers.1.weight"] + 2.0 * (b @ a)
+    torch.testing.assert_close(published["encoder.layers.1.weight"], by_hand)
+    assert torch.equal(inside["encoder.layers.1.base_layer.weight"], before["encoder.layers.1.weight"])
+    plain = base.make(mlp.Config(hidden=(8, 8), init="torch"), SPEC, critic=False)
+    plain.load_state_dict({name: value.detach() for name, value in published.items()})
+    seen = {"obs/obs": torch.randn(6, 2), "action": torch.rand(6, 1), "num_steps": torch.ones(6)}
+    with torch.no_grad():
+        one, other = (each(seen, ("log_prob",))["log_prob"] for each in (policy, plain))
+    torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("modules", "match"),
+    [
+        (
+            ("nothing",),
+            r"'nothing' is no linear layer of this FlowPolicy; there are context.numbers, .*query",
+        ),
+        (
+            ("wide", "ide"),
+            r"'ide' is no linear layer of this FlowPolicy; .*by their last parts: both, .*wide",
+        ),
+    ],
+)
+def test_names_that_match_nothing_are_refused(modules, match):
+    with pytest.raises(ConfigError, match=match):
+        made(base.make(SMALL, SPEC, critic=False), lora_modules=modules)

@@ -48,6 +48,7 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
     """One line per problem."""
     found = [
         *_capabilities(recipe),
+        *_beginning(recipe),
         *_arrangement(recipe),
         *_determinism(recipe),
         *_evaluation(recipe),
@@ -102,6 +103,16 @@ def misfits(policy: Any, algorithm: Any) -> Iterator[str]:
         yield (
             f"algorithm {algorithm.name!r} needs {wanted}; "
             f"policy {policy.name!r} offers {', '.join(sorted(offers)) or 'nothing'}"
+        )
+
+
+def _beginning(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    wanted = getattr(recipe.algorithm, "begins_with", "")
+    if wanted and not recipe.run.start_from:
+        yield (
+            "run.start_from",
+            f"is empty, but {recipe.algorithm.name!r} leaves weights as they are, so new ones would stay "
+            f"untrained; set it to {wanted} (a run folder or checkpoint)",
         )
 
 

@@ -65,6 +65,7 @@ def train(
     chosen = load(recipe, [*overrides, *choice.overrides]) if choice.overrides else resolved
     name = resolved.recipe.run.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     paths = RunPaths(run_dir or Path("runs") / name)
+    resuming.check_start(resolved)
     notes = resuming.before(resolved, paths)
     remove_dead()
     if (paths.runtime / "alive").exists():

@@ -110,6 +110,8 @@ class Sample(Message):
     batch_size: int = 0
     #: Seed of the draw.
     seed: int = 0
+    #: Replay: decisions after each drawn one whose chunks are named, too.
+    ahead: int = 0
 
 
 @dataclass
@@ -136,6 +138,9 @@ class Batch(Message):
     chunk_slab: Optional[Array] = None
     chunk_offset: Optional[Array] = None
     chunk_generation: Optional[Array] = None
+    #: Replay, if `Sample.ahead` asked for it: int32 [C], the chunk that followed each one in its slice, in
+    #: [0, C); -1: there is none here. Whether an episode goes on there is in the cells.
+    chunk_following: Optional[Array] = None
     #: Replay by priority: int64 and float64 [num_batches, batch_size], the number of each step in its table
     #: and how likely it was drawn.
     step: Optional[Array] = None

@@ -34,7 +34,7 @@ def chunk_map(chunk: Chunk, pool: SlabPool) -> dict[str, Any]:
 def replay_batch(table: ReplayTable, number: int, sample: Sample, pool: SlabPool) -> Batch:
     """A draw of ``num_batches`` x ``batch_size`` steps with the chunks that it uses as arrays."""
     shape = (sample.num_batches, sample.batch_size)
-    draw = table.draw(shape[0] * shape[1], sample.seed)
+    draw = table.draw(shape[0] * shape[1], sample.seed, sample.ahead)
     numbers, place = np.unique(draw.slab, return_inverse=True)
     slabs = [pool.slabs[int(n)] for n in numbers]
     return Batch(
@@ -49,6 +49,7 @@ def replay_batch(table: ReplayTable, number: int, sample: Sample, pool: SlabPool
         chunk_slab=place.astype(np.int32),
         chunk_offset=draw.offset,
         chunk_generation=draw.generation,
+        chunk_following=draw.following,
         step=None if draw.step is None else draw.step.reshape(shape),
         probability=None if draw.probability is None else draw.probability.reshape(shape),
         late=draw.late and {name: np.ascontiguousarray(v).reshape(shape) for name, v in draw.late.items()},

@@ -19,7 +19,7 @@ _MAX_LAYOUTS = 4096
 #: Requests that may wait for tickets, and for batches; tables; order numbers of one chunk.
 MAX_WAITING, MAX_TABLES, MAX_ORDER = 1 << 14, 64, 16
 #: Steps of one draw, and the largest number of a delivery or an update.
-MAX_DRAW, MAX_COUNT = 1 << 24, 1 << 53
+MAX_DRAW, MAX_COUNT, MAX_AHEAD = 1 << 24, 1 << 53, 1 << 16
 
 
 class LayoutCache:
@@ -80,6 +80,8 @@ def check_draw(message: Sample, *, is_replay: bool) -> None:
     """Raise `WireError` for a draw that nobody could answer, `ConfigError` for one of no steps."""
     if is_replay and message.num_batches * message.batch_size < 1:
         raise ConfigError(f"a draw from table {message.table!r} needs num_batches and batch_size >= 1")
+    if not 0 <= message.ahead <= MAX_AHEAD:
+        raise WireError(f"a draw that looks {message.ahead} decisions ahead; 0 to {MAX_AHEAD}")
     least = min(message.num_batches, message.batch_size, message.seed)
     if least < 0 or message.num_batches * message.batch_size > MAX_DRAW:
         raise WireError(

@@ -54,9 +54,9 @@ class ReplayTable(Table):
         """Whether the next update may draw."""
         return len(self._index) > 0 and self.total_steps >= self.target(self.updates)
 
-    def draw(self, num: int, seed: int) -> Draw:
-        """``num`` steps."""
-        return self._index.draw(num, seed)
+    def draw(self, num: int, seed: int, ahead: int = 0) -> Draw:
+        """``num`` steps, and the chunks that hold the ``ahead`` decisions after each."""
+        return self._index.draw(num, seed, ahead)
 
     def chunks(self) -> Iterator[Chunk]:
         return itertools.chain(self._chunks, self.unannotated.values())

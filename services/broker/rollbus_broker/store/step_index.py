@@ -29,6 +29,8 @@ class Draw(NamedTuple):
     probability: np.ndarray | None = None
     #: Late columns of the steps, float32 [draws] each.
     late: dict[str, np.ndarray] | None = None
+    #: int32 [C]: the chunk that followed each one in its slice, -1: none that is named.
+    following: np.ndarray | None = None
 
 
 class _Tail:
@@ -74,6 +76,10 @@ class StepIndex:
         self._entries = _Tail("int64", 2)
         # slab, offset, generation of each chunk.
         self._cells = _Tail("int64", 3)
+        # Of each chunk: number of the one that followed in its slice (-1: none yet), its shortest row.
+        self._links = _Tail("int64", 2)
+        # Slice -> number and sequence of its newest chunk.
+        self._newest: dict[str, tuple[int, int]] = {}
         self._first_chunk = 0
         self._dropped_steps = self._all_steps = 0
 
@@ -90,17 +96,29 @@ class StepIndex:
         self._entries.append(entries)
         self._cells.append(np.array([chunk.cell], np.int64))
         self._all_steps += chunk.steps
+        self._link(number, chunk)
         if self.late_columns:
             columns = np.stack([chunk.late[name].T for name in self.late_columns], -1)  # [N, T, columns]
             self._late.append(columns[np.arange(columns.shape[1]) < lengths[:, None]])
         if self.priorities is not None:
             self.priorities.append(chunk.steps)
 
+    def _link(self, number: int, chunk: Chunk) -> None:
+        """Chunk ``number`` follows the newest one of its slice, unless it waited so long that it is older."""
+        taken = chunk.lengths[chunk.lengths > 0]
+        self._links.append(np.array([[-1, taken.min() if len(taken) else 0]], np.int64))
+        before, sequence = self._newest.get(chunk.slice, (-1, -1))
+        if chunk.sequence > sequence:
+            if before >= self._first_chunk:
+                self._links.view[before - self._first_chunk, 0] = number
+            self._newest[chunk.slice] = (number, chunk.sequence)
+
     def drop_first(self, chunk: Chunk) -> None:
         """The oldest chunk goes; ``chunk`` is it."""
         self._totals.drop(len(chunk.lengths))
         self._entries.drop(len(chunk.lengths))
         self._cells.drop(1)
+        self._links.drop(1)
         self._first_chunk += 1
         self._dropped_steps += chunk.steps
         if self.late_columns:
@@ -108,15 +126,18 @@ class StepIndex:
         if self.priorities is not None:
             self.priorities.drop(chunk.steps)
 
-    def draw(self, num: int, seed: int) -> Draw:
-        """``num`` steps; a function of ``seed``, the content and its priorities."""
+    def draw(self, num: int, seed: int, ahead: int = 0) -> Draw:
+        """``num`` steps; a function of ``seed``, the content and its priorities.
+
+        ``ahead``: the chunks that hold so many decisions after each are named, too.
+        """
         if self.priorities is None:
             picks = np.random.default_rng(seed).integers(self._dropped_steps, self._all_steps, num)
-            return self._places(picks)
+            return self._places(picks, ahead)
         picks, probability = self.priorities.draw(num, seed)
-        return self._places(picks)._replace(step=picks, probability=probability)
+        return self._places(picks, ahead)._replace(step=picks, probability=probability)
 
-    def _places(self, picks: np.ndarray) -> Draw:
+    def _places(self, picks: np.ndarray, ahead: int) -> Draw:
         """Where the steps with numbers ``picks`` are."""
         num = len(picks)
         totals = self._totals.view
@@ -129,9 +150,16 @@ class StepIndex:
         chunk = entries[:, 0] - self._first_chunk
         is_used = np.zeros(len(self._cells.view), bool)
         is_used[chunk] = True
+        following = None
+        if ahead:
+            self._reach(is_used, ahead)
         used = np.flatnonzero(is_used)
         compact = np.empty(len(is_used), np.int32)
         compact[used] = np.arange(len(used), dtype=np.int32)
+        if ahead:
+            follows = self._links.view[used, 0] - self._first_chunk
+            there = (follows >= 0) & is_used[follows]
+            following = np.where(there, compact[follows], -1).astype(np.int32)
         cells = self._cells.view[used]
         return Draw(
             compact[chunk],
@@ -141,7 +169,24 @@ class StepIndex:
             cells[:, 1],
             cells[:, 2].astype(np.uint64),
             late=self._late_of(picks) if self.late_columns else None,
+            following=following,
         )
+
+    def _reach(self, is_used: np.ndarray, ahead: int) -> None:
+        """Mark the chunks that hold ``ahead`` decisions after those that are marked."""
+        next_of, shortest = self._links.view[:, 0] - self._first_chunk, self._links.view[:, 1]
+        # Decisions that are still wanted after each chunk.
+        wanted = np.zeros(len(is_used), np.int64)
+        front = np.flatnonzero(is_used)
+        wanted[front] = ahead
+        while front.size:
+            front = front[(wanted[front] > 0) & (next_of[front] >= 0)]
+            after = next_of[front]
+            left = np.maximum(wanted[front] - shortest[after], 0)
+            more = ~is_used[after] | (left > wanted[after])
+            front, left = after[more], left[more]
+            is_used[front] = True
+            wanted[front] = left
 
     def _late_of(self, picks: np.ndarray) -> dict[str, np.ndarray]:
         found = self._late.view[picks - self._dropped_steps]

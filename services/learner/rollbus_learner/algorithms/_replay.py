@@ -33,7 +33,7 @@ class TransitionConfig(AlgorithmConfig):
     batch_size: int = option(256, "Transitions of one gradient step.", ge=1)
     n_step: int = option(
         1,
-        "Decisions of a transition, within a chunk: n-step returns.",
+        "Decisions of a transition: n-step returns.",
         "decisions",
         ge=1,
     )
@@ -54,6 +54,13 @@ class ReplayConfig(TransitionConfig):
         "", "module:function of achieved [B, ...] and goal [B, ...]: reward [B], or (reward, terminated)."
     )
     her_fraction: float = option(0.8, "Part of the transitions that get a goal reached later.", gt=0, le=1)
+    her_horizon: int = option(
+        1000,
+        "Decisions ahead, the transition's own counted, from which that goal may come.",
+        "decisions",
+        ge=1,
+        le=1 << 16,
+    )
     priority: float = option(
         0.0, "Transitions are drawn by their last error to this power (1511.05952: 0.6); 0: uniformly.", ge=0
     )
@@ -72,12 +79,7 @@ class ReplayConfig(TransitionConfig):
             raise ValueError(
                 f"algorithm.her_{missing[0]} is empty: hindsight needs her_goal, her_achieved and her_reward"
             )
-        if self.n_step > 1:
-            raise ValueError(
-                f"algorithm.n_step {self.n_step}: with another goal an episode may have ended on the way; "
-                "set 1, or leave algorithm.her_goal empty"
-            )
-        return Hindsight(**given, fraction=self.her_fraction)
+        return Hindsight(**given, fraction=self.her_fraction, horizon=self.her_horizon)
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Uniform draws of transitions; one update is several gradient steps."""

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollbus_learner.algorithm import Algorithm, Loss, Plan, Role, Step
+from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Role, Step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rollbus_core.feed import Feed
-    from rollbus_learner.algorithm import AlgorithmConfig, Batch, Roles
+    from rollbus_learner.algorithm import Batch, Roles
     from rollbus_wire.spec import EnvSpec
+
+
+class Stages(AlgorithmConfig):
+    """What each stage begins with: weights that it leaves as they are."""
+
+    stage: str
+
+    @property
+    def begins_with(self) -> str:
+        """In the second stage also the token's."""
+        last = "the run of algorithm.stage: token"
+        return last if self.stage == "actor" else "a cloned flow or diffusion policy"
+
+    def unfit_start(self, before: AlgorithmConfig) -> str:
+        """The second stage needs the token of the first."""
+        fits = self.stage == "token" or isinstance(before, Stages)
+        return "" if fits else f"is of {before.name}: no token was learned; begin with {self.begins_with}"
 
 
 class RLToken(Algorithm):

@@ -26,7 +26,7 @@ from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import Algorithm, Loss, Progress, Step
 from rollbus_learner.algorithms._actor_critic import ActorCritic, ActorCriticConfig, values
 from rollbus_learner.algorithms._replay import check_delay, observed
-from rollbus_learner.algorithms._rl_token import RLToken, train_only
+from rollbus_learner.algorithms._rl_token import RLToken, Stages, train_only
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import MAY_REFINE, ArraySpec, EnvSpec
 
@@ -45,7 +45,7 @@ needs = ("torch",)
 DEMOS, STATE = "demos", "refinement_state"
 
 
-class Config(ActorCriticConfig):
+class Config(Stages, ActorCriticConfig):
     """Settings of RLT."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"refinement"})

@@ -66,9 +66,10 @@ class Config(AlgorithmConfig):
         "0: none.", ge=0, lt=1,
     )  # fmt: skip
     lora_rank: int = option(
-        0,
-        "Train low-rank adapters of this rank in the attention blocks and nothing else (peft); 0: all.",
-        ge=0,
+        0, "Train low-rank adapters of this rank and nothing else (peft); 0: all weights.", ge=0
+    )
+    lora_modules: tuple[str, ...] = option(
+        (), "Linear layers that get adapters, by name or its last part, as wide; empty: all of the policy."
     )
     only_good: bool = option(False, "Learn only from decisions that the data's labels call good.")
 
@@ -107,7 +108,7 @@ class SFT(Algorithm):
             )
         self._want = wanted_loss(policy)
         if config.lora_rank:
-            adapt(policy, config.lora_rank)
+            adapt(policy, config.lora_rank, config.lora_modules)
         self._average: Role | None = None
         self._num_steps = 0
 
