@@ -23,10 +23,14 @@ from rollbus_launch.serve import process_name, serve
 _PR_SET_NAME = 15
 #: A copy waits this long until the launcher is its parent.
 _ADOPTION_S = 5.0
+_END = {signal.SIGTERM}
 
 
 def main(descriptor: int, run_dir: Path) -> int:
-    """Fork one service per request until the launcher closes the connection."""
+    """Fork one service per request until the launcher closes the connection or sends SIGTERM.
+
+    SIGTERM ends it at once, also in the middle of an import, but not between a fork and its answer.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asked = socket.socket(fileno=descriptor)
     recipe = load_resolved(RunPaths(run_dir).config).recipe
@@ -38,8 +42,10 @@ def main(descriptor: int, run_dir: Path) -> int:
                 build.preload(role, recipe)
                 warm.add(role)
         gc.freeze()  # a copy's collector leaves the shared pages as they are
+        signal.pthread_sigmask(signal.SIG_BLOCK, _END)
         pid = _fork_twice(asked, wanted, run_dir)
         asked.send(json.dumps({"pid": pid}).encode())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _END)
     return 0
 
 
@@ -64,6 +70,7 @@ def _fork_twice(asked: socket.socket, wanted: dict[str, Any], run_dir: Path) -> 
 
 def _become(wanted: dict[str, Any], run_dir: Path) -> None:
     """Be the service; never returns."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _END)
     os.setsid()
     output = os.open(wanted["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(output, 1)

@@ -5,6 +5,9 @@ actor is there in tenths of a second, and the copies share the memory of what wa
 is forked twice, so that the launcher, a subreaper meanwhile, becomes its parent: the nursery may die
 at any time, and then services are started as commands.
 
+Few requests are under way at once, so neither end ever waits for room in the socket, however many
+services are wanted, and one that was not asked for yet can be called off.
+
 A fork copies one thread only, so the nursery must have started no other: it creates no socket, no
 device context and no torch operation, and thread pools are limited before numpy is imported.
 """
@@ -15,6 +18,7 @@ import ctypes
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +32,10 @@ from rollbus_launch.serve import THREAD_VARIABLES
 
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.02
+#: Requests that are not answered yet; the others wait here.
+IN_FLIGHT = 8
+#: A nursery that was told to end and still runs after this long is killed.
+_END_S = 1.0
 
 
 class Nursery:
@@ -35,7 +43,9 @@ class Nursery:
 
     def __init__(self, paths: RunPaths) -> None:
         self.paths = paths
+        #: Asked for, and not asked for yet; both in order.
         self._unborn: deque[NurseryChild] = deque()
+        self._waiting: deque[NurseryChild] = deque()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         one_thread = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
         with theirs, open(paths.logs / "nursery.stderr", "ab") as errors:
@@ -46,49 +56,71 @@ class Nursery:
             )  # fmt: skip
 
     def start(self, paths: RunPaths, spec: ProcessSpec) -> Child:
-        """A process for ``spec``; its pid is known a little later."""
-        _subreaper(True)
-        request = {
-            "roles": spec.roles, "index": spec.index, "output": str(paths.logs / f"{spec.name}.stderr"),
-        }  # fmt: skip
-        try:
-            self._socket.send(json.dumps(request).encode())
-        except OSError:
-            return start_command(paths, spec)
-        child = NurseryChild(self, spec)
-        self._unborn.append(child)
+        """A process for ``spec``; its pid is known a little later. Never waits."""
+        child = NurseryChild(self, paths, spec)
+        self._waiting.append(child)
+        self._ask()
         return child
 
     def hear(self, timeout_s: float = 0.0) -> None:
-        """Take what the nursery tells: pids in the order of the requests, or its end."""
+        """Take what the nursery tells, pids in the order of the requests or its end; ask for more."""
         while self._unborn and select.select([self._socket], [], [], timeout_s)[0]:
-            try:
-                told = self._socket.recv(4096)
-            except OSError:
-                told = b""
-            child = self._unborn.popleft()
-            if told:
-                child.born(Adopted(json.loads(told)["pid"]))
-            else:
-                child.born(start_command(self.paths, child.spec))
+            told, child = self._told(), self._unborn.popleft()
+            child.born(Adopted(told) if told else start_command(child.paths, child.spec))
             timeout_s = 0.0
+            self._ask()
             _subreaper(bool(self._unborn))
 
+    def call_off(self, child: NurseryChild) -> bool:
+        """Whether ``child`` was not asked for yet, and will not be."""
+        if child not in self._waiting:
+            return False
+        self._waiting.remove(child)
+        return True
+
     def close(self) -> None:
-        """End the nursery; the services that it started live on."""
-        self._socket.close()
+        """End the nursery. The services that it started live on; who is not there yet never will be."""
+        self.popen.terminate()
         try:
-            self.popen.wait(1.0)
+            self.popen.wait(_END_S)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
+        while self._unborn:
+            told, child = self._told(), self._unborn.popleft()
+            child.born(Adopted(told) if told else CalledOff(signal.SIGTERM))
+        while self._waiting:
+            self._waiting.popleft().born(CalledOff(signal.SIGTERM))
+        self._socket.close()
+        _subreaper(False)
+
+    def _ask(self) -> None:
+        while self._waiting and len(self._unborn) < IN_FLIGHT:
+            child = self._waiting.popleft()
+            output = str(child.paths.logs / f"{child.spec.name}.stderr")
+            request = {"roles": child.spec.roles, "index": child.spec.index, "output": output}
+            _subreaper(True)
+            try:
+                self._socket.send(json.dumps(request).encode())
+            except OSError:
+                child.born(start_command(child.paths, child.spec))
+            else:
+                self._unborn.append(child)
+
+    def _told(self) -> int:
+        """The next pid; 0 if the nursery has ended. Waits."""
+        try:
+            told = self._socket.recv(4096)
+        except OSError:
+            return 0
+        return int(json.loads(told)["pid"]) if told else 0
 
 
 class NurseryChild:
     """A process that the nursery was asked for."""
 
-    def __init__(self, nursery: Nursery, spec: ProcessSpec) -> None:
-        self._nursery, self.spec = nursery, spec
+    def __init__(self, nursery: Nursery, paths: RunPaths, spec: ProcessSpec) -> None:
+        self._nursery, self.paths, self.spec = nursery, paths, spec
         self._child: Child | None = None
         self._signals: list[int] = []
 
@@ -102,6 +134,8 @@ class NurseryChild:
         self._nursery.hear()
         if self._child is not None:
             self._child.send_signal(sig)
+        elif sig in (signal.SIGTERM, signal.SIGKILL) and self._nursery.call_off(self):
+            self._child = CalledOff(sig)
         else:
             self._signals.append(sig)
 
@@ -149,6 +183,24 @@ class Adopted:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             time.sleep(_POLL_S)
         return code
+
+
+class CalledOff:
+    """A process that was ended by ``sig`` before there was one."""
+
+    pid = None
+
+    def __init__(self, sig: int) -> None:
+        self._code = -sig
+
+    def send_signal(self, sig: int) -> None:
+        """It has ended."""
+
+    def poll(self) -> int:
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self._code
 
 
 def available() -> bool:

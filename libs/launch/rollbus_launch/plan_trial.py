@@ -117,9 +117,9 @@ class Trial:
                     launcher.up(process)
             yield launcher
         finally:
-            launcher.down(STOP_S)
             if parent:
                 parent.close()
+            launcher.down(STOP_S)
 
     def _after(self, row: Row, seconds: float, updates: int, latest_s: float) -> Mark | None:
         """The first update so many ``seconds`` and ``updates`` after that of ``row``, if it comes in time."""

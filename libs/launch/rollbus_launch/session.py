@@ -93,9 +93,9 @@ class Session:
                 self.stopped_by = "rollbus stop"
         finally:
             threading.Thread(target=prepare_drawing, daemon=True).start()
-            self.launcher.down(self.recipe.deploy.stop_timeout_s)
             if self.nursery:
                 self.nursery.close()
+            self.launcher.down(self.recipe.deploy.stop_timeout_s)
             self.link.close()
 
     def _handle(self, envelope: Envelope) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,11 @@ from rollbus_launch.children import NO_ROOM_CODE, Child, start_command
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.budget import RestartBudget
 from rollbus_wire.errors import RollbusError
+
+#: The broker, which goes last, has at least this long to end.
+LEAST_S = 0.5
+#: A process that was killed is gone after this long, or hangs in the system and is left.
+KILLED_S = 2.0
 
 
 class ProcessFailed(RollbusError):
@@ -62,12 +68,12 @@ class LocalLauncher:
 
     def scale(self, role: str, count: int) -> None:
         """Processes of ``role`` alone come and go; one that holds other services too stays."""
-        like = [p for p in self._processes.values() if role in p.spec.roles and not p.finished]
+        there = [p for p in self._processes.values() if role in p.spec.roles and not p.finished]
+        like = [p for p in there if not p.leaving]
         alone = [p for p in like if p.spec.roles == (role,)]
         for entry in alone[max(0, len(alone) - max(0, len(like) - count)) :]:
-            entry.leaving = True
-            _signal(entry, signal.SIGTERM)
-        taken = {p.spec.index for p in like}
+            _leave(entry)
+        taken = {p.spec.index for p in there}
         free = (i for i in range(10**6) if i not in taken)
         for _ in range(count - len(like)):
             self.up(ProcessSpec((role,), next(free)))
@@ -116,7 +122,10 @@ class LocalLauncher:
                 self._start(entry)
 
     def down(self, timeout_s: float) -> None:
-        """SIGTERM to all, SIGKILL to what is left after ``timeout_s``; the broker goes last."""
+        """SIGTERM to all, SIGKILL to what is left after ``timeout_s``; the broker goes last.
+
+        All are waited for together, so that it takes as long for many that hang as for one.
+        """
         entries = sorted(self._processes.values(), key=lambda p: "broker" in p.spec.roles)
         deadline = time.monotonic() + timeout_s
         for group in (
@@ -124,10 +133,13 @@ class LocalLauncher:
             [e for e in entries if "broker" in e.spec.roles],
         ):
             for entry in group:
-                entry.leaving = True
-                _signal(entry, signal.SIGTERM)
+                _leave(entry)
+            _wait(group, max(deadline, time.monotonic() + LEAST_S))
             for entry in group:
-                _wait(entry, deadline)
+                _signal(entry, signal.SIGKILL)
+            _wait(group, time.monotonic() + KILLED_S)
+            for entry in group:
+                entry.finished = True
 
     def _start(self, entry: _Process) -> None:
         self.paths.failure(entry.spec.name).unlink(missing_ok=True)
@@ -171,9 +183,10 @@ class LocalLauncher:
         if failure:
             text = f"{spec.name} failed in stage {failure['stage']}: {failure['error']}"
             return text if failure["fatal"] else f"{text}\n{failure['traceback']}"
-        ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if code < 0:  # it may have had no time to write anything
+            return f"{spec.name} ended by signal {signal.Signals(-code).name}"
         tail = (self.paths.logs / f"{spec.name}.stderr").read_bytes()[-2000:].decode(errors="replace")
-        return f"{spec.name} ended by {ending}" + (f":\n{tail}" if tail and code > 0 else "")
+        return f"{spec.name} ended by exit code {code}" + (f":\n{tail}" if tail and code > 0 else "")
 
     def _fatal(self, spec: ProcessSpec, code: int) -> bool:
         """Whether another start would fail in the same way."""
@@ -211,12 +224,17 @@ def _signal(entry: _Process, number: signal.Signals) -> None:
         pass
 
 
-def _wait(entry: _Process, deadline: float) -> None:
-    if entry.child is None:
-        return
-    try:
-        entry.child.wait(max(0.1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        _signal(entry, signal.SIGKILL)
-        entry.child.wait()
-    entry.finished = True
+def _leave(entry: _Process) -> None:
+    """Have it end, and not start again."""
+    entry.leaving = True
+    if entry.child is None:  # it waits for its next start
+        entry.finished = True
+    _signal(entry, signal.SIGTERM)
+
+
+def _wait(entries: list[_Process], deadline: float) -> None:
+    """Until all have ended, or the ``deadline``."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        for entry in entries:
+            if entry.child is not None:
+                entry.child.wait(max(0.0, deadline - time.monotonic()))
