@@ -14,13 +14,14 @@ from rollbus_core.config.feeds import streams
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
-from rollbus_launch import nursery, stacks
+from rollbus_launch import nursery, room, stacks
 from rollbus_launch.auto_layout import Costs, measured
 from rollbus_launch.children import start_command
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher
 from rollbus_launch.nursery import Nursery
 from rollbus_launch.records import prepare_drawing
+from rollbus_wire.errors import ConfigError
 from rollbus_wire.link import Envelope, Poller
 from rollbus_wire.messages import (
     CheckpointSaved,
@@ -120,7 +121,15 @@ class Session:
                 self.stopped_by = "evaluation"
         elif isinstance(message, Command) and message.name == "scale":
             for role, count in message.arguments.items():
-                self.launcher.scale(str(role), int(count))
+                self._scale(str(role), int(count))
+
+    def _scale(self, role: str, count: int) -> None:
+        try:
+            room.check(f"{role}={count}", count, running=self.launcher.num_running(role))
+        except ConfigError as error:
+            self.display.note(f"not scaled: {error}")
+        else:
+            self.launcher.scale(role, count)
 
     def _note_failures(self) -> None:
         """Show what goes wrong inside a member that lives on, such as an environment that raises."""

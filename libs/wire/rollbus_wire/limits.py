@@ -38,6 +38,12 @@ MESSAGES_PER_TURN, FIRST_OF_TURN, TURN_S, REJECTS_PER_TURN = 256, 8, 0.002, 32
 #: A refusal of the same code is logged again after this many seconds, with how often it came meanwhile.
 LOG_AGAIN_S = 10.0
 
+# --- one run
+
+#: Processes of one kind, such as actors: a run may replace each several times before the registry, which
+#: remembers their names, has `MAX_PEERS` of them.
+MAX_PROCESSES = 1024
+
 # --- one environment or request
 
 #: Peers of one hub, members of one registry, senders whose replies are remembered.

@@ -120,6 +120,45 @@ def test_scaling_leaves_other_services_as_they_are(launcher: LocalLauncher) -> N
     assert [p["state"] for p in launcher.ps()] == ["up", "up", "ended"]
 
 
+def test_scaling_again_while_some_leave_counts_those_that_stay(launcher: LocalLauncher) -> None:
+    launcher.script.write_text(
+        "import signal, time\nsignal.signal(15, lambda *_: (time.sleep(1), exit()))\nprint(1, flush=True)\n"
+        "time.sleep(60)"
+    )
+    launcher.scale("actor", 4)
+    logs = [launcher.paths.logs / f"actor-{index}.stderr" for index in range(4)]
+    poll_until(launcher, lambda: all(log.exists() and log.stat().st_size for log in logs))
+    launcher.scale("actor", 1)
+    launcher.scale("actor", 2)
+    poll_until(
+        launcher, lambda: [p["state"] for p in launcher.ps()] == ["up", "ended", "ended", "ended", "up"]
+    )
+
+
+def test_what_waits_for_its_next_start_can_be_scaled_away(launcher: LocalLauncher) -> None:
+    launcher.script.write_text("import sys, time\nif sys.argv[6] == '1': sys.exit(3)\ntime.sleep(60)")
+    launcher.scale("actor", 2)
+    poll_until(launcher, lambda: launcher.ended)
+    launcher.scale("actor", 1)
+    assert [p["state"] for p in launcher.ps()] == ["up", "ended"]
+    time.sleep(0.3)
+    launcher.poll()
+    assert len(launcher.ended) == 1
+
+
+def test_many_that_ignore_sigterm_take_no_longer_than_one(launcher: LocalLauncher) -> None:
+    launcher.script.write_text(
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    )
+    launcher.scale("actor", 12)
+    logs = [launcher.paths.logs / f"actor-{index}.stderr" for index in range(12)]
+    poll_until(launcher, lambda: all(log.exists() and log.stat().st_size for log in logs))
+    started = time.monotonic()
+    launcher.down(0.5)
+    assert time.monotonic() - started < 1.0
+    assert {p["state"] for p in launcher.ps()} == {"ended"}
+
+
 def test_a_process_that_ignores_sigterm_is_killed_in_time(launcher: LocalLauncher) -> None:
     launcher.script.write_text(
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"

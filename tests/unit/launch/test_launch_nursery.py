@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,73 @@ def test_a_signal_to_a_process_that_is_not_there_yet_reaches_it(paths: RunPaths,
     assert broker.wait(20) in (0, -signal.SIGTERM)
     with pytest.raises(ProcessLookupError):
         os.kill(pid_of(broker), 0)
+
+
+#: Answers every request after a while, with a number for a pid, and never reads ahead of its answers.
+SLOW = """
+import json, socket, sys, time
+asked = socket.socket(fileno=int(sys.argv[3]))
+number = 0
+while asked.recv(65536):
+    number += 1
+    time.sleep(0.05 if number % 500 == 0 else 0.0)
+    asked.send(json.dumps({"pid": number}).encode())
+"""
+
+
+def test_thousands_of_requests_to_a_slow_nursery_block_neither_end(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher reads no answer while it asks, and there are more than a socket's buffer holds."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/slow.py $*\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(nursery_module.sys, "executable", str(python))
+    slow = Nursery(paths)
+    began = time.monotonic()
+    children = [slow.start(paths, ProcessSpec(("actor",), index)) for index in range(5000)]
+    assert time.monotonic() - began < 5.0, "asking waits for nobody"
+    while children[-1].pid is None:
+        assert time.monotonic() - began < 60.0
+        time.sleep(0.001)
+    assert [child.pid for child in children] == list(range(1, 5001)), "answers belong to their requests"
+    slow.close()
+
+
+def test_of_many_that_were_asked_of_a_nursery_that_hangs_none_is_left(
+    paths: RunPaths, nursery: Nursery
+) -> None:
+    os.kill(nursery.popen.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    children = [nursery.start(paths, ProcessSpec(("actor",), index)) for index in range(3000)]
+    nursery.close()
+    assert time.monotonic() - began < 5.0
+    assert {child.poll() for child in children} == {-signal.SIGTERM}
+    assert psutil.Process().children() == []
+
+
+def test_what_is_called_off_in_time_is_never_there(paths: RunPaths, nursery: Nursery) -> None:
+    """The last of many is scaled away before its turn has come; the others are there."""
+    children = [nursery.start(paths, ProcessSpec(("broker",), index)) for index in range(12)]
+    children[-1].send_signal(signal.SIGTERM)
+    assert children[-1].poll() == -signal.SIGTERM and children[-1].pid is None
+    assert len({pid_of(child) for child in children[:-1]}) == 11
+    assert not (paths.logs / "broker-11.stderr").exists()
+    for child in children:
+        child.send_signal(signal.SIGKILL)
+        child.wait(20)
+
+
+def test_whoever_was_forked_before_the_nursery_ended_is_known(paths: RunPaths, nursery: Nursery) -> None:
+    children = [nursery.start(paths, ProcessSpec(("broker",), index)) for index in range(12)]
+    pid_of(children[2])
+    nursery.close()
+    known = {child.pid for child in children if child.pid is not None}
+    assert 3 <= len(known) and {p.pid for p in psutil.Process().children()} <= known
+    for child in children:
+        child.send_signal(signal.SIGKILL)
+        child.wait(20)
 
 
 def test_waiting_for_a_process_that_does_not_come_has_an_end(paths: RunPaths, nursery: Nursery) -> None:

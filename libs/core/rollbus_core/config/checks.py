@@ -18,6 +18,7 @@ from rollbus_core.config.source import DEFAULT
 from rollbus_core.key_folder import configured
 from rollbus_wire import lookup
 from rollbus_wire.errors import BindRefused, RollbusError
+from rollbus_wire.limits import MAX_PROCESSES
 from rollbus_wire.sockets import check_bind
 
 #: The services of a run; ``deploy.processes`` lays out each exactly once.
@@ -50,6 +51,7 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
         *_capabilities(recipe),
         *_beginning(recipe),
         *_arrangement(recipe),
+        *_counts(recipe),
         *_determinism(recipe),
         *_evaluation(recipe),
         *_rewards(recipe),
@@ -144,6 +146,20 @@ def _arrangement(recipe: Recipe) -> Iterator[tuple[str, str]]:
             f"{broker.lost_after_s} s is less than two heartbeats (broker.heartbeat_s = "
             f"{broker.heartbeat_s}); one late heartbeat would lose a member",
         )
+
+
+def _counts(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """More processes than a run is made for are a slip of the keyboard."""
+    env = recipe.env
+    workers = env.workers * env.hubs if env.placement == "workers" else 0
+    counts = {"actor.count": recipe.actor.count, "env.hubs": env.hubs, "env.workers": workers}
+    for key, count in counts.items():
+        if count > MAX_PROCESSES:
+            yield (
+                key,
+                f"{count:,} processes, but no run has more than {MAX_PROCESSES:,} of one kind; set it lower: "
+                "one process serves many rows at once (env.num_envs, actor.max_batch)",
+            )
 
 
 def _determinism(recipe: Recipe) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rollbus_wire.limits import MAX_PROCESSES
+
 #: Largest seed: it travels as a signed 64-bit integer.
 MAX_SEED = 2**63 - 1
 
@@ -58,13 +60,15 @@ class EnvConfig(Section):
     name: str = option("gymnasium", "Environment plug-in: a file of rollbus_envs.")
     num_envs: int = option(16, "Rows over all hubs.", "rows", ge=1)
     num_slices: int = option(2, "Slices over all hubs; at least 2 overlap simulation and inference.", ge=1)
-    hubs: int = option(1, "Hub processes.", ge=1)
+    hubs: int = option(1, f"Hub processes, at most {MAX_PROCESSES}.", ge=1)
     placement: Literal["inline", "workers", "dial_in"] = option(
         "inline",
         "Where environments run: in the hub, in worker processes of the hub, or in processes of "
         "yours that dial in with run_env().",
     )
-    workers: int = option(2, "Worker processes per hub with placement: workers.", ge=1)
+    workers: int = option(
+        2, f"Worker processes per hub with placement: workers; of all hubs at most {MAX_PROCESSES}.", ge=1
+    )
     listen: str = option("", "Address for peers that dial in; empty: ipc:// in the runtime folder.")
     step_timeout_s: float = option(60.0, "Time limit of one step or reset.", "s", gt=0)
     tick_deadline_s: float = option(
@@ -85,7 +89,7 @@ class EnvConfig(Section):
 class ActorConfig(Section):
     """Inference."""
 
-    count: int = option(1, "Actor processes.", ge=1)
+    count: int = option(1, f"Actor processes, at most {MAX_PROCESSES}.", ge=1)
     engine: str = option(
         "auto",
         "Inference engine: a file of rollbus_actor.engines; auto measures which one is fastest here.",

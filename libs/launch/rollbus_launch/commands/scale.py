@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import time
 from typing import Any
 
+from rollbus_launch import room
 from rollbus_launch.control import Control, run_paths
 from rollbus_wire.errors import ConfigError, DeadlineExceeded
+from rollbus_wire.limits import MAX_PROCESSES
 
 SCALABLE = ("actor",)
 
@@ -25,9 +28,10 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Ask, then wait until as many are ready."""
     role, _, text = arguments.target.partition("=")
-    if role not in SCALABLE or not text.isdigit() or int(text) < 1:
+    if role not in SCALABLE or not text.isdigit() or not 1 <= int(text) <= MAX_PROCESSES:
         raise ConfigError(
-            f"{arguments.target!r}: give ROLE=COUNT with COUNT >= 1 and ROLE one of {', '.join(SCALABLE)}"
+            f"{arguments.target!r}: give ROLE=COUNT with ROLE one of {', '.join(SCALABLE)} "
+            f"and COUNT from 1 to {MAX_PROCESSES:,}: no run has more of one kind"
         )
     if arguments.run_dir and arguments.run_dir_option:
         raise ConfigError(
@@ -36,12 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
     count = int(text)
     started = time.monotonic()
     with Control(run_paths(arguments.run_dir or arguments.run_dir_option)) as control:
-        least = _together(control.members().members, role)
+        members = _alive(control.members().members)
+        least = _together(members, role)
         if count < least:
             raise ConfigError(
                 f"{arguments.target!r}: {least} {role}(s) share a process with a hub and end only with the "
                 f"run; {role}={least} is the least. Train with deploy.layout=stated to have them apart"
             )
+        if any(m["role"] == "launcher" and m["host"] == socket.gethostname() for m in members):
+            room.check(arguments.target, count, running=sum(m["role"] == role for m in members))
         control.command("scale", **{role: count})
         while True:
             members = control.members().members
@@ -64,11 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _alive(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [m for m in members if m["state"] not in ("lost", "failed", "left")]
+
+
 def _together(members: list[dict[str, Any]], role: str) -> int:
     """Members of ``role`` in the process of a member of another role."""
-    alive = [m for m in members if m["state"] not in ("lost", "failed", "left")]
-    others = {(m["host"], m["pid"]) for m in alive if m["role"] != role}
-    return sum(m["role"] == role and (m["host"], m["pid"]) in others for m in alive)
+    others = {(m["host"], m["pid"]) for m in members if m["role"] != role}
+    return sum(m["role"] == role and (m["host"], m["pid"]) in others for m in members)
 
 
 def _num_slices(members: list[dict[str, Any]]) -> int:

@@ -14,11 +14,11 @@ from rollbus_core import model_folders
 from rollbus_core.config.load import load
 from rollbus_core.cores import num_cores
 from rollbus_core.paths import RunPaths, remove_dead
-from rollbus_launch import auto_layout, environments, resuming
+from rollbus_launch import auto_layout, environments, resuming, room
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, write_summary
-from rollbus_launch.session import Session, newest_checkpoint
+from rollbus_launch.session import Session, layout, newest_checkpoint
 from rollbus_launch.tables import add_json_flag, show
 from rollbus_wire.errors import ConfigError
 
@@ -71,6 +71,7 @@ def train(
     if (paths.runtime / "alive").exists():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
     check_data(chosen)
+    room.check_run(chosen.recipe, layout(chosen.recipe))
     paths.create()
     try:
         session = _run_session(chosen, paths, recipe.stem, [choice.reason, *notes])

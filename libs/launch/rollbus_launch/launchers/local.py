@@ -109,7 +109,11 @@ class LocalLauncher:
 
     def running(self, role: str) -> bool:
         """Whether a process with ``role`` has not finished."""
-        return any(role in p.spec.roles and not p.finished for p in self._processes.values())
+        return self.num_running(role) > 0
+
+    def num_running(self, role: str) -> int:
+        """Processes with ``role`` that have not finished."""
+        return sum(role in p.spec.roles and not p.finished for p in self._processes.values())
 
     def poll(self) -> None:
         """Notice ended processes and start again what is due. Raises `ProcessFailed`."""
