@@ -41,7 +41,7 @@ def test_a_sweep_killed_in_a_trial_goes_on_with_those_that_were_finished(rollbus
     trials, metrics = folder / "sweep.jsonl", folder / "trial-1/metrics.jsonl"
     wait_for(lambda: len(rollbus.lines(metrics)) > 20, 120, "the second trial learns")
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait(30)  # the trial's services still end when the sweep is started again
     (kept,) = rollbus.lines(trials)
     begun = (folder / "trial-1/config.yaml").read_text()
     summary = (folder / "trial-0/summary.json").stat().st_mtime_ns

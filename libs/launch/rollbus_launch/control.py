@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 from rollbus_core.access import Access
-from rollbus_core.paths import RunPaths
+from rollbus_core.paths import RunPaths, remove_dead
 from rollbus_wire.errors import ConfigError, DeadlineExceeded, PeerLost
 from rollbus_wire.link import wait_reply
 from rollbus_wire.messages import Command, ListMembers, Members, Message
@@ -22,6 +23,17 @@ def run_paths(run_dir: str | None) -> RunPaths:
     if not (folder / "config.yaml").exists():
         raise ConfigError(f"{folder} is not a run folder: it has no config.yaml")
     return RunPaths(folder)
+
+
+def wait_until_ended(paths: RunPaths, timeout_s: float) -> bool:
+    """Whether no process of the run is left within ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while paths.runtime.exists():
+        remove_dead()
+        if time.monotonic() > deadline:
+            return not paths.runtime.exists()
+        time.sleep(0.1)
+    return True
 
 
 class Control:

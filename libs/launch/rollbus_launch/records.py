@@ -58,6 +58,13 @@ def prepare_drawing() -> None:
 
 def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
     """Training return and evaluations over steps as a PNG; False without matplotlib or data."""
+    trained = [
+        [row for row in read_lines(paths.metrics) if row.get("return_mean") is not None]
+        for paths in paths_list
+    ]
+    evaluated = [e for paths in paths_list for e in read_lines(paths.evaluations)]
+    if not evaluated and not any(trained):
+        return False  # before the import, which takes longer than all else at the end of a run
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -65,12 +72,9 @@ def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
         return False
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    evaluated = [e for paths in paths_list for e in read_lines(paths.evaluations)]
     by_updates = bool(evaluated) and not any(e["env_steps"] for e in evaluated)
     axes = figure.add_subplot(xlabel="updates" if by_updates else "environment steps", ylabel="return")
-    drawn = False
-    for index, paths in enumerate(paths_list):
-        rows = [r for r in read_lines(paths.metrics) if r.get("return_mean") is not None]
+    for index, (paths, rows) in enumerate(zip(paths_list, trained, strict=True)):
         evaluations = read_lines(paths.evaluations)
         colour = f"C{index % 10}"
         if rows:
@@ -85,12 +89,10 @@ def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
                 [e["ci95"] for e in evaluations], color=colour, marker="o", markersize=3, capsize=2,
                 label=f"{paths.root.name}: evaluation (95 % interval)",
             )  # fmt: skip
-        drawn |= bool(rows or evaluations)
-    if drawn:
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-        figure.savefig(target, dpi=120)
-    return drawn
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(target, dpi=120)
+    return True
 
 
 def _updates_of(evaluation: dict[str, Any]) -> int:

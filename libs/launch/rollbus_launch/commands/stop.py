@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
-from rollbus_core.paths import remove_dead
-from rollbus_launch.control import Control, run_paths
+from rollbus_launch.control import Control, run_paths, wait_until_ended
 from rollbus_launch.tables import add_json_flag, show
 from rollbus_wire.errors import DeadlineExceeded
 
@@ -26,18 +24,10 @@ def run(arguments: argparse.Namespace) -> int:
     paths = run_paths(arguments.run_dir)
     with Control(paths) as control:
         control.command("stop")
-    deadline = time.monotonic() + arguments.timeout
-    while paths.runtime in _alive(paths):
-        if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"the run is still active after {arguments.timeout:.0f} s; see rollbus ps")
-        time.sleep(0.1)
+    if not wait_until_ended(paths, arguments.timeout):
+        raise DeadlineExceeded(f"the run is still active after {arguments.timeout:.0f} s; see rollbus ps")
     if arguments.json:
         show([{"stopped": str(paths.root)}], as_json=True)
     else:
         print(f"stopped: {paths.root}")
     return 0
-
-
-def _alive(paths: Any) -> list[Any]:
-    remove_dead()
-    return [paths.runtime] if paths.runtime.exists() else []
