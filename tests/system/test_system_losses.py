@@ -93,7 +93,6 @@ def test_however_the_launcher_ends_nothing_is_left(rollbus: Runner, number: sign
     assert services_of(run) == []
     if number == signal.SIGKILL:
         assert process.returncode == -signal.SIGKILL
-        rollbus("doctor")
     else:
         assert process.returncode == 130
         assert (run / "checkpoints" / "last").exists()

@@ -16,7 +16,7 @@ from rollbus_core.access import Access
 from rollbus_core.config.load import load_resolved
 from rollbus_core.lines import NO_ROOM
 from rollbus_core.log import get_logger
-from rollbus_core.paths import RunPaths
+from rollbus_core.paths import RunPaths, remove_dead
 from rollbus_launch import build, stacks
 from rollbus_launch.chaos import clock
 from rollbus_launch.children import LAUNCHER_PID, NO_ROOM_CODE, end_with_parent
@@ -58,6 +58,8 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
             notifier.stopping()
             access.close()
             log.info("stopped")
+        if _orphaned():
+            remove_dead()  # the launcher would have; the last service to end finds the folder unheld
     except build.Stopped:
         return 0
     except Exception as error:  # noqa: BLE001 - the top of the process: report, then end
@@ -114,9 +116,13 @@ class _StopFlag:
 
 def _end_with_parent() -> None:
     """Under a launcher: get SIGTERM when it dies, so that nothing is left behind."""
-    parent = os.environ.get(LAUNCHER_PID)
-    if parent is None or sys.platform != "linux":
+    if LAUNCHER_PID not in os.environ or sys.platform != "linux":
         return
     end_with_parent()
-    if os.getppid() != int(parent):
+    if _orphaned():
         sys.exit(143)
+
+
+def _orphaned() -> bool:
+    """Whether a launcher started this process and is gone."""
+    return os.environ.get(LAUNCHER_PID) not in (None, str(os.getppid()))
