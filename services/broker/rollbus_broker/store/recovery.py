@@ -193,7 +193,9 @@ class Replay:
         self.ledger.resting.pop(r["t"], None)
 
     def _on_commit(self, r: dict[str, Any]) -> None:
-        table, chunk = self._table(r), Chunk.from_data(r["c"])
+        chunk = Chunk.from_data(r["c"])
+        self.wanted[r["table"]].add(chunk.sequence)
+        table = self._table(r)
         self._skipped(table.name, chunk.sequence)
         table.sequence = max(table.sequence, chunk.sequence)
         if chunk.ticket in table.tickets:
