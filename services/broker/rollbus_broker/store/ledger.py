@@ -17,6 +17,7 @@ from rollbus_broker.store.queue_table import QueueTable
 from rollbus_broker.store.records import Chunk, TicketInfo
 from rollbus_broker.store.replay_table import ReplayTable
 from rollbus_broker.store.tables import Table
+from rollbus_core.checkpoints import sync
 from rollbus_core.feed import TableConfig
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
@@ -182,6 +183,8 @@ class Ledger:
         self.log.append({"k": kind, "table": table, **fields})
 
     def _new_slab(self, slab: Slab) -> None:
+        if self.log.fsync:
+            sync(self.pool.folder.folder)
         self.log.append({"k": "slab", **slab.to_data()})
 
     def _removed_slab(self, slab: Slab) -> None:

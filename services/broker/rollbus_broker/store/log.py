@@ -17,6 +17,7 @@ from typing import Any
 
 import msgpack
 
+from rollbus_core.checkpoints import sync
 from rollbus_core.lines import NO_ROOM
 
 _HEAD = struct.Struct("<II")
@@ -46,7 +47,7 @@ class Log:
     """One log file. Opening it reads it whole, cuts a torn tail and keeps a damaged file aside."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
-        self.path, self._fsync = path, fsync
+        self.path, self.fsync = path, fsync
         self._pending: list[bytes] = []
         #: What was found at the start.
         self.found = _read(path)
@@ -68,7 +69,7 @@ class Log:
         data = b"".join(self._pending)
         try:
             _write(self._file.fileno(), data)
-            if self._fsync:
+            if self.fsync:
                 os.fdatasync(self._file.fileno())
         except OSError as error:
             self._file.truncate(self.num_bytes)
@@ -99,6 +100,7 @@ class Log:
             return False
         self._pending = []
         os.replace(partial, self.path)
+        sync(self.path.parent)
         self._file.close()
         self._file = open(self.path, "ab", buffering=0)
         self.num_bytes = self.path.stat().st_size
