@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 import zmq
-from broker_kit import QUEUE, ask, layout, open_table, read_rewards, ticket_request, write_chunk
+from broker_kit import QUEUE, REPLAY, ask, layout, open_table, read_rewards, ticket_request, write_chunk
 
 from rollbus_broker.broker import Broker
 from rollbus_core.config.models import BrokerConfig
@@ -180,6 +180,22 @@ def test_a_killed_broker_comes_back_with_its_chunks(run):
     assert hub.registered.incarnation == actor.registered.incarnation == 0
     held.clear()  # the actor has lost it after all: assigned anew under the new boot
     run.until(anew)
+
+
+def test_chunks_of_an_episode_are_linked_over_a_killed_broker(run):
+    """One chunk before the kill, one after: a draw that looks ahead names the second after the first."""
+    run.start()
+    actor, slabs = run.link("store"), SlabFolder(run.paths.runtime)
+    ask(actor, open_table(REPLAY))
+    for value in (1.0, 2.0):
+        ticket = ask(actor, ticket_request())
+        ask(actor, write_chunk(slabs, ticket, layout(), value, (1, 0)))
+        ask(actor, Consumed("main", 0, [1, 8], 8))
+        if value == 1.0:
+            run.kill()
+            run.start()
+    draw = ask(actor, Sample("main", 1, 64, 3, 8))
+    assert len(draw.chunk_offset) == 2 and draw.chunk_following.tolist() == [1, -1]
 
 
 def test_a_frozen_actor_is_lost_and_its_slice_moves(run):
