@@ -71,6 +71,38 @@ def test_a_killed_broker_adopts_what_it_had(rollbus: Runner) -> None:
     assert updates == list(range(1, len(updates) + 1)), "no update is missing or made twice"
 
 
+def test_damage_in_the_middle_of_the_log_costs_what_was_hit_only(rollbus: Runner) -> None:
+    """What is lost is named, what is intact is learned once, numbers go on in another range."""
+    run = rollbus.folder / "run"
+    process = long_run(rollbus, run)
+    wait_for_steps(rollbus, run, 2000, process)
+    broker = member(rollbus, run, "broker-0")["pid"]
+    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(broker, signal.SIGKILL)
+    log = run / "store" / "log"
+    data = bytearray(log.read_bytes())
+    place = len(data) * 3 // 8
+    data[place : place + 4] = bytes(byte ^ 0xFF for byte in data[place : place + 4])
+    log.write_bytes(data)
+    os.kill(process.pid, signal.SIGCONT)
+    wait_for_steps(rollbus, run, 2000, process)
+    end(process)
+    assert (run / "store" / "log.damaged-1").read_bytes() == bytes(data)
+    done = rollbus("audit", str(run), "--json")
+    (verdict,) = json.loads(done.stdout)
+    assert done.returncode == 0 and verdict["good"], verdict
+    assert verdict["applied_chunks"] > 20 and verdict["duplicated"] == verdict["unexplained"] == 0
+    assert set(verdict["dropped"]) <= {"damaged"} and verdict["dropped"].get("damaged", 0) <= 2
+    assert max(line["sequence"] for line in rollbus.lines(run / "audit" / "applied.jsonl")) > 2 << 32
+    updates = [row["update"] for row in rollbus.lines(run / "metrics.jsonl")]
+    assert updates == list(range(1, len(updates) + 1)), "no update is missing or made twice"
+    warned = [
+        line for path in run.glob("logs/broker*") for line in path.read_text().splitlines()
+        if "store log damaged" in line
+    ]  # fmt: skip
+    assert warned and str(log) in warned[0] and "lost_bytes" in warned[0]
+
+
 def broker_pid(run: Path) -> int:
     return next(pid for pid, command in services_of(run) if " broker " in f"{command} ")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from broker_kit import layout
 
-from rollbus_broker.store.log import Log
+from rollbus_broker.store.log import Contents, Log
 from rollbus_broker.store.pool import SlabPool, TableFull
 from rollbus_core.slabs import SlabFolder
 from rollbus_wire.errors import ConfigError, SharedMemoryFull
@@ -22,10 +22,10 @@ def test_records_survive_and_a_torn_tail_is_cut_wherever_it_tears(tmp_path):
     for cut in (1, last // 2, last - 1):
         path.write_bytes(whole[:-cut])
         torn = Log(path)
-        assert torn.records == records[:-1] and torn.cut_bytes == last - cut
+        assert torn.found == Contents(records[:-1], last - cut) and torn.kept is None
         torn.append({"k": "y"})
         torn.close()
-        assert Log(path).records == [*records[:-1], {"k": "y"}]
+        assert Log(path).found.records == [*records[:-1], {"k": "y"}]
 
 
 def test_a_flipped_bit_ends_the_log_there(tmp_path):
@@ -37,7 +37,7 @@ def test_a_flipped_bit_ends_the_log_there(tmp_path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(bytes(data))
-    assert Log(path).records == [{"n": 1}]
+    assert Log(path).found.records == [{"n": 1}]
 
 
 def test_rewrite_replaces_everything(tmp_path):
@@ -48,7 +48,7 @@ def test_rewrite_replaces_everything(tmp_path):
     log.rewrite([{"n": 3}])
     log.append({"n": 4})
     log.close()
-    assert Log(tmp_path / "log").records == [{"n": 3}, {"n": 4}]
+    assert Log(tmp_path / "log").found.records == [{"n": 3}, {"n": 4}]
 
 
 def pool(tmp_path, boot=1, slab_bytes=1 << 16):

@@ -12,14 +12,14 @@ import urllib.request
 
 import pytest
 import zmq
-from broker_kit import QUEUE, ask, layout, open_table, read_rewards, ticket_request, write_chunk
+from broker_kit import QUEUE, REPLAY, ask, layout, open_table, read_rewards, ticket_request, write_chunk
 
 from rollbus_broker.broker import Broker
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_core.slabs import SlabFolder
-from rollbus_wire.errors import BindRefused
+from rollbus_wire.errors import BindRefused, FaultReceived
 from rollbus_wire.link import Poller, ZmqLink, drain
 from rollbus_wire.messages import (
     Assign,
@@ -163,7 +163,11 @@ def test_a_killed_broker_comes_back_with_its_chunks(run):
     actor.got.clear()
     run.start()
     assert sorted(p.name for p in run.paths.runtime.glob("slab-*")) == [f"slab-{ticket.slab}"]
-    batch = ask(run.link("store"), Sample("main"))
+    learner = run.link("store")
+    with pytest.raises(FaultReceived, match="the learner opens it anew"):
+        ask(learner, Sample("main"))  # what was torn may have been of a batch that the learner has
+    ask(learner, open_table(QUEUE))
+    batch = ask(learner, Sample("main"))
     assert read_rewards(slabs, batch.chunks[0]) == {3.0}
     run.until(lambda: all(m.registered and m.registered.boot == 2 for m in (hub, actor)))
     deadline = time.monotonic() + 1.2
@@ -176,6 +180,22 @@ def test_a_killed_broker_comes_back_with_its_chunks(run):
     assert hub.registered.incarnation == actor.registered.incarnation == 0
     held.clear()  # the actor has lost it after all: assigned anew under the new boot
     run.until(anew)
+
+
+def test_chunks_of_an_episode_are_linked_over_a_killed_broker(run):
+    """One chunk before the kill, one after: a draw that looks ahead names the second after the first."""
+    run.start()
+    actor, slabs = run.link("store"), SlabFolder(run.paths.runtime)
+    ask(actor, open_table(REPLAY))
+    for value in (1.0, 2.0):
+        ticket = ask(actor, ticket_request())
+        ask(actor, write_chunk(slabs, ticket, layout(), value, (1, 0)))
+        ask(actor, Consumed("main", 0, [1, 8], 8))
+        if value == 1.0:
+            run.kill()
+            run.start()
+    draw = ask(actor, Sample("main", 1, 64, 3, 8))
+    assert len(draw.chunk_offset) == 2 and draw.chunk_following.tolist() == [1, -1]
 
 
 def test_a_frozen_actor_is_lost_and_its_slice_moves(run):

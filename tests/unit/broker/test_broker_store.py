@@ -39,10 +39,12 @@ class Rig:
         self.slabs = SlabFolder(path)
         self.restart()
 
-    def restart(self):
+    def restart(self, audit=None):
         """The process dies (nothing is closed) and another one starts."""
         ours, theirs = local_pair(senders=("broker", "client"))
-        self.store = Store(ours, self.path, self.path / "log", self.config, next(self.boots), self.now)
+        self.store = Store(
+            ours, self.path, self.path / "log", self.config, next(self.boots), self.now, audit=audit
+        )
         theirs._ids = itertools.count(1000 * next(self.boots))
         self.client = Turns(theirs, lambda: self.store.poll(self.now))
 

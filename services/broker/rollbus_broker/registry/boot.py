@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from rollbus_core.checkpoints import write_atomic
 from rollbus_wire.errors import CheckpointError
 
 
@@ -24,17 +24,7 @@ class BootFile:
     def save(self) -> None:
         """Write and fsync under another name, then rename: a crash leaves the old file or the new."""
         data = {"boot": self.boot, "names": {key: list(value) for key, value in self.names.items()}}
-        partial = self.path.with_suffix(".partial")
-        with open(partial, "wb") as file:
-            file.write(json.dumps(data).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_atomic(self.path, json.dumps(data).encode())
 
 
 def _load(path: Path) -> tuple[int, dict[str, tuple[int, str]]]:

@@ -96,6 +96,8 @@ class Annotations:
         self.changed = False
         waiting = set()
         for table in self._ledger.tables.values():
+            if table.doubtful:
+                continue
             for sequence in list(table.unannotated):
                 key = (table.name, sequence)
                 if now >= self._due.setdefault(key, now + table.config.late_deadline_s):
@@ -120,7 +122,7 @@ class Annotations:
     def _serve(self, envelope: Envelope, message: FetchUnannotated, now: float) -> bool:
         """Answer a request if there is something to say."""
         table = self._ledger.tables.get(message.table)
-        if table is None:
+        if table is None or table.doubtful:
             return False
         try:
             chunk = self._next(table, message.column, now)

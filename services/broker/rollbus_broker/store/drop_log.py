@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollbus_broker.store.records import Chunk
 from rollbus_broker.store.tables import Table
 from rollbus_core.lines import LineFile
 
@@ -16,10 +15,10 @@ class DropLog:
     def __init__(self, folder: Path | None) -> None:
         self._file = LineFile(folder / "dropped.jsonl") if folder is not None else None
 
-    def put(self, table: str, chunk: Chunk, reason: str) -> None:
-        """``chunk`` is given up."""
+    def put(self, table: str, sequence: int, reason: str) -> None:
+        """A chunk is given up."""
         if self._file is not None:
-            self._file.put({"table": table, "sequence": chunk.sequence, "reason": reason})
+            self._file.put({"table": table, "sequence": sequence, "reason": reason})
 
     def close(self, tables: Mapping[str, Table]) -> None:
         """The run ends; what is still in ``tables`` is left there."""
@@ -27,5 +26,5 @@ class DropLog:
             return
         for name, table in tables.items():
             for chunk in table.chunks():
-                self.put(name, chunk, "left")
+                self.put(name, chunk.sequence, "left")
         self._file.close()

@@ -1,7 +1,7 @@
 """Tables, cells and the log kept in step: each change of a table is one method here.
 
 A method applies the event to the table, appends it to the log and gives cells back. After a restart
-`recover` applies the log to fresh tables through the same events.
+`rollbus_broker.store.recovery` applies the log to fresh tables through the same events.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rollbus_broker.store.queue_table import QueueTable
 from rollbus_broker.store.records import Chunk, TicketInfo
 from rollbus_broker.store.replay_table import ReplayTable
 from rollbus_broker.store.tables import Table
+from rollbus_core.checkpoints import sync
 from rollbus_core.feed import TableConfig
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
@@ -39,13 +40,17 @@ class Resting:
 
 
 class Ledger:
-    """All tables of the store by name. ``on_drop(table, chunk, reason)``: a chunk is given up."""
+    """All tables of the store by name. ``on_drop(table, sequence, reason)``: a chunk is given up."""
 
     def __init__(
         self, log: Log, folder: SlabFolder, slab_bytes: int, boot: int, *, rest_s: float,
-        on_drop: Callable[[str, Chunk, str], None] = lambda table, chunk, reason: None,
+        on_drop: Callable[[str, int, str], None] = lambda table, sequence, reason: None,
     ) -> None:  # fmt: skip
-        self.log, self.rest_s, self._on_drop = log, rest_s, on_drop
+        self.log, self.rest_s, self.on_drop = log, rest_s, on_drop
+        #: New tables number their chunks and deliveries above this; it grows where records were lost.
+        self.floor = 0
+        #: When cells that nobody may know the holder of can be used again.
+        self.release_at = math.inf
         self.tables: dict[str, Table] = {}
         self.resting: dict[int, Resting] = {}
         #: Ticket -> (table, sequence) of chunks that are kept, for repeated commits.
@@ -149,7 +154,8 @@ class Ledger:
     def new_table(self, name: str, config: TableConfig) -> Table:
         """An empty table."""
         table = SAMPLERS[config.sampler](name, config)
-        table.on_drop = lambda chunk, reason: self._on_drop(name, chunk, reason)
+        table.on_drop = lambda chunk, reason: self.on_drop(name, chunk.sequence, reason)
+        table.sequence = table.floor = self.floor
         return table
 
     def _end(self, table: Table, number: int, drop: str, rest: bool, reason: str, now: float) -> None:
@@ -177,6 +183,8 @@ class Ledger:
         self.log.append({"k": kind, "table": table, **fields})
 
     def _new_slab(self, slab: Slab) -> None:
+        if self.log.fsync:
+            sync(self.pool.folder.folder)
         self.log.append({"k": "slab", **slab.to_data()})
 
     def _removed_slab(self, slab: Slab) -> None:
@@ -189,124 +197,17 @@ class Ledger:
         self.log.rewrite(self._dump())
 
     def _dump(self) -> Iterator[dict[str, Any]]:
+        yield {"k": "floor", "n": self.floor}
         for slab in self.pool.slabs.values():
             yield {"k": "slab", **slab.to_data()}
         for name, table in self.tables.items():
             yield {"k": "state", "table": name, "d": table.dump()}
+            sequences = []
             for batch, chunk in table.dump_chunks():
+                sequences.append(chunk.sequence)
                 yield {"k": "chunk", "table": name, "b": batch, "c": chunk.to_data()}
-            yield {"k": "loaded", "table": name}
+            yield {"k": "loaded", "table": name, "q": sequences}
             for ticket in table.tickets.values():
                 yield {"k": "ticket", "table": name, "d": ticket.to_data()}
         for entry in self.resting.values():
             yield {"k": "rest", "table": entry.table, "d": entry.ticket.to_data(), "r": entry.reason}
-
-    def recover(self, now: float, is_whole: Callable[[Chunk], bool]) -> dict[str, int]:
-        """Apply the log, adopt its slabs, unlink strangers; what was found, by name.
-
-        ``is_whole`` says whether the bytes of an adopted chunk are the ones committed.
-        """
-        slabs = _Replay(self, now).run(self.log.records)
-        num_records, self.log.records = len(self.log.records), []
-        taken: dict[int, set[int]] = {}
-        for table in self.tables.values():
-            for ticket in list(table.tickets.values()):
-                self._end(table, ticket.number, "", True, "expired", now)
-        cells = [entry.ticket.cell for entry in self.resting.values()]
-        cells += [chunk.cell for table in self.tables.values() for chunk in table.chunks()]
-        for cell in cells:
-            taken.setdefault(cell.slab, set()).add(cell.offset)
-        lost_slabs = sum(not self.pool.adopt(s, taken.get(s.number, set())) for s in slabs.values())
-        strangers = len(self.pool.remove_strangers())
-        lost = 0
-        for table in self.tables.values():
-            gone = table.lose(lambda c: c.cell.slab not in self.pool.slabs or not is_whole(c))
-            lost += len(gone)
-            self._free(gone)
-        for slab_table in {slab.table for slab in self.pool.slabs.values()}:
-            self.pool.trim(slab_table)
-        self.compact()
-        kept = sum(table.num_chunks() for table in self.tables.values())
-        return {
-            "records": num_records, "cut_bytes": self.log.cut_bytes, "chunks": kept,
-            "lost_chunks": lost, "lost_slabs": lost_slabs, "stale_slabs": strangers,
-        }  # fmt: skip
-
-
-class _Replay:
-    """Applies log records to the tables of a ledger; touches no cell, because none is mapped yet."""
-
-    def __init__(self, ledger: Ledger, now: float) -> None:
-        self.ledger, self.now = ledger, now
-        self._slabs: dict[int, Slab] = {}
-        self._chunks: list[tuple[int, Chunk]] = []
-        self._state: dict[str, Any] = {}
-
-    def run(self, records: Iterable[dict[str, Any]]) -> dict[int, Slab]:
-        """The slabs that the log names, by id."""
-        for record in records:
-            getattr(self, "_on_" + record["k"])(record)
-        return self._slabs
-
-    def _table(self, record: dict[str, Any]) -> Any:
-        return self.ledger.tables[record["table"]]
-
-    def _on_slab(self, r: dict[str, Any]) -> None:
-        slab = Slab.from_data(r)
-        self._slabs[slab.number] = slab
-
-    def _on_unslab(self, r: dict[str, Any]) -> None:
-        del self._slabs[r["id"]]
-
-    def _on_state(self, r: dict[str, Any]) -> None:
-        self._state, self._chunks = r["d"], []
-
-    def _on_chunk(self, r: dict[str, Any]) -> None:
-        self._chunks.append((r["b"], Chunk.from_data(r["c"])))
-
-    def _on_loaded(self, r: dict[str, Any]) -> None:
-        config = TableConfig(**self._state["settings"])
-        table = self.ledger.new_table(r["table"], config)
-        table.load(self._state, self._chunks)
-        for _, chunk in self._chunks:
-            self.ledger.committed[chunk.ticket] = (table.name, chunk.sequence)
-        self.ledger.tables[table.name] = table
-
-    def _on_open(self, r: dict[str, Any]) -> None:
-        version = Version.of(r["v"])
-        self.ledger._open(r["table"], TableConfig(**r["c"]), version, r["a"], self.now)
-
-    def _on_ticket(self, r: dict[str, Any]) -> None:
-        ticket = TicketInfo.from_data(r["d"])
-        ticket.expires = math.inf
-        self._table(r).begin(ticket)
-
-    def _on_end(self, r: dict[str, Any]) -> None:
-        self.ledger._end(self._table(r), r["t"], r["drop"], r["rest"], r["r"], self.now)
-
-    def _on_rest(self, r: dict[str, Any]) -> None:
-        self.ledger._rest(r["table"], TicketInfo.from_data(r["d"]), r["r"], self.now)
-
-    def _on_rested(self, r: dict[str, Any]) -> None:
-        self.ledger.resting.pop(r["t"], None)
-
-    def _on_commit(self, r: dict[str, Any]) -> None:
-        self.ledger._free(self.ledger._commit(self._table(r), Chunk.from_data(r["c"])))
-
-    def _on_annotate(self, r: dict[str, Any]) -> None:
-        self.ledger._free(self._table(r).annotate(r["n"], r["c"], r["v"]))
-
-    def _on_settle(self, r: dict[str, Any]) -> None:
-        self.ledger._free(self._table(r).settle(r["n"], drop=r["drop"]))
-
-    def _on_deliver(self, r: dict[str, Any]) -> None:
-        self._table(r).deliver(r["n"], (r["s"][0], r["s"][1]))
-
-    def _on_consumed(self, r: dict[str, Any]) -> None:
-        self.ledger._free(self._table(r).consumed(r["n"], Version.of(r["v"]), r["u"]))
-
-    def _on_durable(self, r: dict[str, Any]) -> None:
-        self.ledger._free(self._table(r).durable(r["n"]))
-
-    def _on_evict(self, r: dict[str, Any]) -> None:
-        self.ledger._free(self._table(r).evict())

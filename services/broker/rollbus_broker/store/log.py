@@ -1,35 +1,61 @@
 """The store's log: append-only records of uint32 length, uint32 CRC-32 and msgpack.
 
-What `flush` has returned for survives the process; with ``fsync`` also the machine.
+What `flush` has returned for survives the process; with ``fsync`` also the machine. Bytes that are no record
+are a torn tail if no whole record follows, else damage: what follows is read, and the file is kept aside.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
+from rollbus_core.checkpoints import sync
 from rollbus_core.lines import NO_ROOM
 
 _HEAD = struct.Struct("<II")
 
 
+#: First bytes of a msgpack map with entries.
+_MAPS = frozenset({*range(0x81, 0x90), 0xDE, 0xDF})
+
+
+@dataclass
+class Contents:
+    """What a log file holds."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    #: Bytes after the last whole record.
+    cut_bytes: int = 0
+    #: (offset, bytes) of what is no record and has whole records after it.
+    damage: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes that held records once, or may have."""
+        return self.cut_bytes + sum(size for _, size in self.damage)
+
+
 class Log:
-    """One log file. Opening it reads it whole and cuts a torn tail."""
+    """One log file. Opening it reads it whole, cuts a torn tail and keeps a damaged file aside."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
-        self.path, self._fsync = path, fsync
+        self.path, self.fsync = path, fsync
         self._pending: list[bytes] = []
-        #: Records found at the start, and bytes cut from the tail.
-        self.records, self.cut_bytes = _read(path)
+        #: What was found at the start.
+        self.found = _read(path)
+        #: A copy of the damaged file, if it was damaged.
+        self.kept = _keep_aside(path) if self.found.damage else None
         self._file = open(path, "ab", buffering=0)
-        if self.cut_bytes:
-            self._file.truncate(path.stat().st_size - self.cut_bytes)
+        if self.found.cut_bytes:
+            self._file.truncate(path.stat().st_size - self.found.cut_bytes)
         self.num_bytes = path.stat().st_size
 
     def append(self, record: dict[str, Any]) -> None:
@@ -43,7 +69,7 @@ class Log:
         data = b"".join(self._pending)
         try:
             _write(self._file.fileno(), data)
-            if self._fsync:
+            if self.fsync:
                 os.fdatasync(self._file.fileno())
         except OSError as error:
             self._file.truncate(self.num_bytes)
@@ -74,6 +100,7 @@ class Log:
             return False
         self._pending = []
         os.replace(partial, self.path)
+        sync(self.path.parent)
         self._file.close()
         self._file = open(self.path, "ab", buffering=0)
         self.num_bytes = self.path.stat().st_size
@@ -96,22 +123,56 @@ def _write(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def _keep_aside(path: Path) -> Path | None:
+    """Copy ``path`` to the first free ``<name>.damaged-N``; None if there is no room for it."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    try:
+        shutil.copyfile(path, aside)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        if error.errno not in NO_ROOM:
+            raise
+        return None
+    return aside
+
+
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The whole records of a log that another process may be writing."""
-    return _read(path)[0]
+    return _read(path).records
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """(records, bytes after the last whole record)."""
+def _read(path: Path) -> Contents:
+    found = Contents()
     if not path.exists():
-        return [], 0
+        return found
     data = path.read_bytes()
-    records, start = [], 0
-    while start + _HEAD.size <= len(data):
-        length, checksum = _HEAD.unpack_from(data, start)
-        body = data[start + _HEAD.size : start + _HEAD.size + length]
-        if len(body) < length or zlib.crc32(body) != checksum:
-            break
-        records.append(msgpack.unpackb(body, raw=False, strict_map_key=False))
-        start += _HEAD.size + length
-    return records, len(data) - start
+    start = lost = 0
+    while start < len(data):
+        record, size = _record(data, start)
+        if record is None:
+            start += 1
+            lost += 1
+            continue
+        if lost:
+            found.damage.append((start - lost, lost))
+        found.records.append(record)
+        start, lost = start + size, 0
+    found.cut_bytes = lost
+    return found
+
+
+def _record(data: bytes, start: int) -> tuple[dict[str, Any] | None, int]:
+    """(record, bytes) of the whole record at ``start``, or (None, 0)."""
+    body = start + _HEAD.size
+    if body >= len(data) or data[body] not in _MAPS:
+        return None, 0
+    length, checksum = _HEAD.unpack_from(data, start)
+    if length > len(data) - body or zlib.crc32(memoryview(data)[body : body + length]) != checksum:
+        return None, 0
+    try:
+        record = msgpack.unpackb(data[body : body + length], raw=False, strict_map_key=False)
+    except ValueError:
+        return None, 0
+    return (record, _HEAD.size + length) if isinstance(record, dict) else (None, 0)

@@ -81,6 +81,8 @@ class SlabPool:
         #: (table, layout key) -> free (slab, offset), the next one first.
         self._free: dict[tuple[str, str], deque[tuple[int, int]]] = {}
         self._bytes: dict[str, int] = {}
+        #: (slab, offset) of cells that a holder nobody knows of may still write to.
+        self._withheld: list[tuple[int, int]] = []
 
     def table_bytes(self, table: str) -> int:
         """Bytes of all slabs of ``table``."""
@@ -129,8 +131,11 @@ class SlabPool:
         start = cell.offset // _PAGE * _PAGE
         self.buffer(cell.slab).flush(start, cell.offset + slab.cell_bytes - start)
 
-    def adopt(self, slab: Slab, taken: set[int]) -> bool:
-        """Take over a slab of an earlier boot with its cells at ``taken`` in use; False if gone."""
+    def adopt(self, slab: Slab, taken: set[int], *, withhold: bool = False) -> bool:
+        """Take over a slab of an earlier boot with its cells at ``taken`` in use; False if gone.
+
+        ``withhold``: the others are not used before `release`.
+        """
         try:
             self.folder.open(slab.number, slab.num_bytes)
         except PeerLost:
@@ -138,8 +143,17 @@ class SlabPool:
         self._insert(slab)
         slab.taken = len(taken)
         offsets = (index * slab.cell_bytes for index in range(slab.num_cells))
-        self._free[slab.table, slab.key].extend((slab.number, o) for o in offsets if o not in taken)
+        free = self._withheld if withhold else self._free[slab.table, slab.key]
+        free.extend((slab.number, o) for o in offsets if o not in taken)
         return True
+
+    def release(self) -> bool:
+        """Cells that were withheld may be used; whether there were any."""
+        cells, self._withheld = self._withheld, []
+        for number, offset in cells:
+            if (slab := self.slabs.get(number)) is not None:
+                self._free[slab.table, slab.key].append((number, offset))
+        return bool(cells)
 
     def remove_strangers(self) -> list[str]:
         """Unlink slab files that belong to no known slab; their names."""

@@ -143,17 +143,22 @@ class QueueTable(Table):
     def open(self, version: Version, applied: int) -> tuple[list[Chunk], list[TicketInfo]]:
         known = version.lineage in self.forks
         same = known and version == self.version
-        if same and applied == self.consumed_up_to == self.delivered:
+        if same and applied == self.consumed_up_to == self.delivered and not self.doubtful:
             return [], []
         pending = [chunk for number, chunk in self.dump_chunks() if number > applied]
         freed = [chunk for number, chunk in self.dump_chunks() if number <= applied]
         missing = sum(count for number, count in self.evicted.items() if number > applied)
+        kept: dict[int, list[Chunk]] = {}
+        if self.doubtful:
+            kept, freed = self._applied_unsaved(applied), []
         if missing:
             self.dropped["full"] += missing
         void = list(self.tickets.values())
-        last = max([self.delivered, applied, *self.batches])
-        self.tickets, self.batches, self.kept, self.evicted = {}, {}, {}, {}
-        self.delivered = self.consumed_up_to = self.durable_up_to = last
+        last = max([self.delivered, applied, self.floor, *self.batches])
+        self.tickets, self.batches, self.kept, self.evicted = {}, {}, kept, {}
+        self.delivered = self.consumed_up_to = last
+        self.durable_up_to = min(kept, default=last + 1) - 1
+        self.doubtful = False
         self._fork(version)
         self.unannotated = {}
         for chunk in pending:
@@ -235,6 +240,18 @@ class QueueTable(Table):
             self.kept[number] = [c for c in chunks if not lost(c)]
         self._drop(gone, "memory")
         return gone
+
+    def _applied_unsaved(self, applied: int) -> dict[int, list[Chunk]]:
+        """Delivery -> chunks up to ``applied``, which a resume may ask for.
+
+        A chunk whose batch was numbered anew by a lost record may be among them that was never delivered.
+        """
+        found: dict[int, list[Chunk]] = {}
+        for number, chunk in self.dump_chunks():
+            if number <= applied:
+                found.setdefault(number, []).append(chunk)
+                self.on_drop(chunk, "damaged")
+        return dict(sorted(found.items()))
 
     def _wait_for_late(self, chunk: Chunk) -> None:
         if self._lacks(chunk):

@@ -77,7 +77,7 @@ class ReplayTable(Table):
         if not self.total_steps:
             self.anchor = (version.number, self.config.min_steps)
         self.updates = version.number
-        self.delivered = max(self.delivered, applied)
+        self.delivered, self.doubtful = max(self.delivered, applied, self.floor), False
         self._fork(version)
         if self._index.late_columns != self.config.late_columns:
             self._index_anew()

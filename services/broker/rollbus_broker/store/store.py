@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from rollbus_broker.store.log import Log
 from rollbus_broker.store.pool import TableFull
 from rollbus_broker.store.queue_table import QueueTable
 from rollbus_broker.store.records import Cell, Chunk, Grant, TicketInfo
+from rollbus_broker.store.recovery import recover
 from rollbus_broker.store.replay_table import ReplayTable
 from rollbus_broker.store.tables import Table
 from rollbus_broker.store.waiting import Waiting, WaitingSample, WaitingTicket
@@ -99,9 +101,10 @@ class Store:
             Log(log_path, fsync=config.fsync), SlabFolder(folder), config.slab_bytes, boot,
             rest_s=config.ticket_timeout_s, on_drop=self._drops.put,
         )  # fmt: skip
-        found = self.ledger.recover(now, lambda chunk: is_whole(chunk, self.ledger.pool, config.fsync))
+        found = recover(self.ledger, now, lambda chunk: is_whole(chunk, self.ledger.pool, config.fsync), boot)
         if any(found.values()):
             self._log.info("store recovered", **found)
+        self._report_damage(found["damaged_chunks"])
         self._annotations = Annotations(self.ledger, self._answer, self.counts)
         self._handlers: dict[type[Message], Callable[[Envelope, Any, float], None]] = {
             TicketRequest: self._ticket_request, Commit: self._commit, Cancel: self._cancel,
@@ -173,6 +176,16 @@ class Store:
         except RollbusError as error:
             self._answer(envelope, Fault(error.code, str(error)))
 
+    def _report_damage(self, chunks: int) -> None:
+        """Count what the log had lost, and say so."""
+        log = self.ledger.log
+        self.counts["damaged_log_bytes"] = sum(size for _, size in log.found.damage)
+        for offset, size in log.found.damage:
+            self._log.warning(
+                "store log damaged", file=str(log.path), offset=offset, lost_bytes=size,
+                damaged_chunks=chunks, kept=str(log.kept or "no room for a copy"),
+            )  # fmt: skip
+
     def _answer(self, envelope: Envelope, message: Message) -> None:
         """Sent at the end of this turn, after the log is written."""
         self._outbox.append((envelope, message))
@@ -193,6 +206,8 @@ class Store:
         if table is None:
             known = ", ".join(self.ledger.tables) or "none"
             raise ConfigError(f"table {short(name)} is not open (open: {known}); the learner opens tables")
+        if table.doubtful:
+            raise ConfigError(f"table {short(name)} lost records of its log; the learner opens it anew")
         return table
 
     # --- messages ---
@@ -275,7 +290,7 @@ class Store:
         if (answered := self._batches.get(asked)) is not None:
             self._answer(envelope, answered)
             return
-        table = self.ledger.tables.get(message.table)
+        table = self._table(message.table)
         check_draw(message, is_replay=isinstance(table, ReplayTable))
         if isinstance(table, QueueTable) and table.last_sample == asked:
             if (chunks := table.delivery(table.delivered)) is not None:
@@ -309,7 +324,7 @@ class Store:
     def _advance(self, name: str, now: float) -> None:
         """Grant the tickets and answer the samples of one table, as far as it lets."""
         table = self.ledger.tables.get(name)
-        if table is None:
+        if table is None or table.doubtful:
             return
         waiting = self._waiting.tickets(name)
         left = []
@@ -394,6 +409,9 @@ class Store:
                 )  # fmt: skip
                 self._return(table, ticket.number, rest=True, now=now, drop="expired")
                 self._changed = True
+        if now > self.ledger.release_at:
+            self.ledger.release_at = math.inf
+            self._changed |= self.ledger.pool.release()
         for entry in [e for e in self.ledger.resting.values() if now > e.until]:
             self.ledger.rested(entry.ticket.number)
             self._changed = True

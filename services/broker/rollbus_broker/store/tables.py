@@ -36,6 +36,11 @@ class Table:
         #: (sender, message id) of the request that got the last delivery.
         self.last_sample: tuple[str, int] = ("", 0)
         self.updates = 0
+        #: Records of the log were lost: nobody but a learner knows what was applied, and it must open the
+        #: table anew before anything is delivered.
+        self.doubtful = False
+        #: Chunks and deliveries are numbered above this.
+        self.floor = 0
         self.dropped: Counter[str] = Counter()
         #: Committed chunks that wait for late columns, by sequence, in order.
         self.unannotated: dict[int, Chunk] = {}
@@ -81,6 +86,13 @@ class Table:
     def open(self, version: Version, applied: int) -> tuple[list[Chunk], list[TicketInfo]]:
         """Event: a learner begins at ``version``; (chunks dropped, tickets void)."""
         raise NotImplementedError
+
+    def doubt(self, floor: int, damaged: int) -> None:
+        """Event: records were lost, those of ``damaged`` acknowledged chunks among them."""
+        self.doubtful, self.floor = True, floor
+        self.sequence = max(self.sequence, floor)
+        if damaged:
+            self.dropped["damaged"] += damaged
 
     def begin(self, ticket: TicketInfo) -> None:
         """Event: a ticket was granted."""
@@ -166,7 +178,7 @@ class Table:
             "forks": list(self.forks.items()), "total_steps": self.total_steps,
             "sequence": self.sequence, "delivered": self.delivered,
             "last_sample": list(self.last_sample), "updates": self.updates,
-            "dropped": dict(self.dropped),
+            "dropped": dict(self.dropped), "doubtful": self.doubtful, "floor": self.floor,
         }  # fmt: skip
 
     def load(self, data: dict[str, Any], chunks: Sequence[tuple[int, Chunk]]) -> None:
@@ -177,6 +189,7 @@ class Table:
         self.dropped = Counter(data["dropped"])
         for key in ("total_steps", "sequence", "delivered", "updates"):
             setattr(self, key, data[key])
+        self.doubtful, self.floor = data.get("doubtful", False), data.get("floor", 0)
 
     def dump_chunks(self) -> Iterable[tuple[int, Chunk]]:
         """(batch, chunk) of all chunks in order; batch is 0 in replay tables."""
