@@ -6,10 +6,10 @@ import importlib
 import importlib.util
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from rollbus_core import extras
 from rollbus_core.config import plugins
 from rollbus_core.config.feeds import Origins, located
 from rollbus_core.config.nearest import hint
@@ -76,8 +76,12 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
             where = located(f"{section}.name", origins)
             lines.append(
                 f"{where}: {section} {config.name!r} needs {', '.join(missing)}, "
-                f"which is not installed; run: pip install {shlex.join(missing.values())}"
+                f"which is not installed; run: {extras.install_line(missing.values())}"
             )
+    if recipe.data.sources and (lacking := extras.missing(extras.DATASETS)):
+        line = extras.install_line(map(extras.requirement, lacking))
+        where = located("data.sources", origins)
+        lines.append(f"{where}: data sets need {' and '.join(lacking)}, which is not installed; run: {line}")
     return lines
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from rollbus_core import extras
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
@@ -37,6 +38,12 @@ else:
     torch = lazy_import("torch")
 
 needs = ("torch",)
+
+
+def packages(config: Any) -> dict[str, str]:
+    """Package -> what pip installs it by."""
+    return {"peft": extras.requirement("peft")} if config.lora_rank else {}
+
 
 #: The table of the demonstrations, and that of those held back.
 DEMOS, VALIDATION = "demos", "validation"
