@@ -20,7 +20,16 @@ import numpy as np
 
 from .actions import ActionBounds
 from .env import Env, as_env
-from .errors import FaultReceived, PeerLost, RollbusError, SpecError, VersionMismatch, WireError, short
+from .errors import (
+    AccessDenied,
+    FaultReceived,
+    PeerLost,
+    RollbusError,
+    SpecError,
+    VersionMismatch,
+    WireError,
+    short,
+)
 from .freshness import Freshness
 from .keys import Key
 from .keys import load as load_key
@@ -42,6 +51,7 @@ from .messages import (
     Welcome,
     fields_hash,
 )  # fmt: skip
+from .roles import check_dialler
 
 log = logging.getLogger("rollbus.peer")
 
@@ -286,9 +296,12 @@ def run_env(
     ``key``: the secret file of this peer, which every address beyond loopback needs.
 
     Raises `VersionMismatch` if the hub speaks another protocol, `FaultReceived` if it refuses, `AccessDenied`
-    if it refuses the key.
+    if it refuses the key. One that is revoked while it is used is refused when the peer dials in anew, after
+    three heartbeats in which nothing was heard of the hub.
     """
     identity = load_key(key) if key is not None else None
+    if identity is not None:
+        check_dialler("peer", identity.name, identity.role)
     env = as_env(env_or_factory, num_rows)
     try:
         with _stop_signals() as signalled:
@@ -357,7 +370,7 @@ def _patience_s(welcome: Optional[Welcome]) -> float:
 def _leave(link: ZmqLink, reason: str) -> None:
     try:
         link.send(Goodbye(reason))
-    except PeerLost:
+    except (PeerLost, AccessDenied):  # what ended the session has been said
         pass
     link.close()
 

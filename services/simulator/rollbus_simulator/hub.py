@@ -43,6 +43,7 @@ from rollbus_wire.messages import (
 )
 from rollbus_wire.peer import Peer
 from rollbus_wire.rejects import rejected_by_plane
+from rollbus_wire.sockets import split_key
 from rollbus_wire.spec import EnvSpec
 
 #: A slice without any peer is given up after this long: its actor is free for others.
@@ -209,9 +210,18 @@ class Hub(Service):
             "slices": [each["slice"] for each in available],
             "rows": sum(each["rows"] for each in available),
             "peers": len(self._peers.sessions),
+            **self._awaited(),
             "rejected": rejected_by_plane(data=self._data_links, peer=[self._peer_link]),
             "refused": self._not_let_in(),
         }
+
+    def _awaited(self) -> dict[str, Any]:
+        """Rows that are to dial in and where, and those that are not here now."""
+        if self.env.placement != "dial_in":
+            return {}
+        empty = len(self._empty_places()) if self.slices else sum(self._sizes)
+        address = split_key(getattr(self._peer_link, "endpoint", ""))[0]
+        return {"rows_wanted": sum(self._sizes), "rows_missing": empty, "rows_dial": address}
 
     def _available(self) -> list[dict[str, Any]]:
         # Learners and actors build their policy from the spec before they attach to anything.

@@ -219,5 +219,3 @@ def _read_next(path: Path, batches: Iterator[Any]) -> Any:
         return next(batches, None)
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{path} is not readable as Parquet: {error}") from None
-
-

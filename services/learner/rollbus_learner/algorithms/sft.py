@@ -57,7 +57,7 @@ class Config(AlgorithmConfig):
     name: str = "sft"
     batch_size: int = option(256, "Decisions of one gradient step.", ge=1)
     steps_per_update: int = option(10, "Gradient steps of one update.", ge=1)
-    learning_rate: float = option(1e-3, "Step size.", gt=0)
+    learning_rate: float = option(1e-3, "Step size.", gt=0, le=1)
     max_grad_norm: float = option(1.0, "Gradient norm limit; 0: none.", ge=0)
     validation: float = option(0.1, "Part of the episodes that is held back; 0: none.", ge=0, lt=1)
     validation_every: int = option(10, "Updates between two validations.", "updates", ge=1)
