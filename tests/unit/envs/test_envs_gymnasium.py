@@ -253,8 +253,9 @@ def test_vectors_pass_options_to_their_rows():
 
 def test_the_ids_that_are_read_are_those_that_are_registered():
     code = (
-        "from rollbus_envs._registry import _ids; import sys; found = _ids(); "
-        "assert 'gymnasium' not in sys.modules; import gymnasium; assert found == set(gymnasium.registry), found ^ set(gymnasium.registry)"
+        "from rollbus_envs._registry import _ids\nimport sys\nfound = _ids()\n"
+        "assert 'gymnasium' not in sys.modules\n"
+        "import gymnasium\nassert found == set(gymnasium.registry), found ^ set(gymnasium.registry)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
