@@ -7,14 +7,11 @@ process or a robot runs.
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
 import traceback
 from collections import OrderedDict
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Union
 
 import numpy as np
 
@@ -52,6 +49,7 @@ from .messages import (
     fields_hash,
 )  # fmt: skip
 from .roles import check_dialler
+from .stopping import stop_signals
 
 log = logging.getLogger("rollbus.peer")
 
@@ -304,7 +302,7 @@ def run_env(
         check_dialler("peer", identity.name, identity.role)
     env = as_env(env_or_factory, num_rows)
     try:
-        with _stop_signals() as signalled:
+        with stop_signals() as signalled:
             first, session_ended = True, False
             while not session_ended:
                 ends = lambda: signalled() or (stop is not None and stop())  # noqa: E731
@@ -388,26 +386,3 @@ def _raise_if_refused(peer: Peer) -> None:
         if peer.refusal.code == "version":
             raise VersionMismatch(text)
         raise FaultReceived(peer.refusal.code, text)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or SIGINT came; a second one interrupts what is running."""
-    came: List[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        if came:
-            raise KeyboardInterrupt
-        came.append(number)
-
-    before: List[Tuple[signal.Signals, Any]] = []
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before.append((number, signal.signal(number, handle)))
-        yield lambda: bool(came)
-    finally:
-        for installed, handler in before:
-            signal.signal(installed, handler)

@@ -14,6 +14,7 @@ from rollbus_core.config.models import EnvConfig
 from rollbus_core.member import DEFAULT_STAGE_DEADLINE_S, Member
 from rollbus_core.service import Service
 from rollbus_simulator.counters import Counters, Rates
+from rollbus_simulator.dial_in import awaited
 from rollbus_simulator.episodes import EpisodeSource
 from rollbus_simulator.failures import FailureLog, max_failed_episodes
 from rollbus_simulator.grants import Grants
@@ -43,7 +44,6 @@ from rollbus_wire.messages import (
 )
 from rollbus_wire.peer import Peer
 from rollbus_wire.rejects import rejected_by_plane
-from rollbus_wire.sockets import split_key
 from rollbus_wire.spec import EnvSpec
 
 #: A slice without any peer is given up after this long: its actor is free for others.
@@ -98,17 +98,15 @@ class Hub(Service):
         self._data_links, self._peer_link = list(data_links), peer_link
         self._registry, self._clock, self._not_let_in = registry, clock, refusals
         self._log = log if log is not None else structlog.get_logger("hub")
-        self._rates = Rates(self.counters, clock)
+        self._rates, self._refusals = Rates(self.counters, clock), FailureLog(self._log)
         self._peers = Peers(self, self.counters, timeout_s=env.step_timeout_s, log=self._log)
-        self._refusals = FailureLog(self._log)
         self._workers: Workers | None = None
         self._envs: list[Env] = []
         self._told: list[str] = []
-        self._tell_at = 0.0
         self._grants = Grants(name, self.slices, self.slice_names, SharedMemory(memory, index))
         #: Of one turn of the loop.
         self._longest_s = 0.0
-        self._next_worker_poll = self._probe_until = self._look_at = 0.0
+        self._next_worker_poll = self._probe_until = self._look_at = self._tell_at = 0.0
         self.endpoint = endpoint or next(
             (e for e in (getattr(link, "endpoint", "") for link in self._data_links) if e), "local"
         )
@@ -210,18 +208,10 @@ class Hub(Service):
             "slices": [each["slice"] for each in available],
             "rows": sum(each["rows"] for each in available),
             "peers": len(self._peers.sessions),
-            **self._awaited(),
+            **awaited(self.env, sum(self._sizes), self.slices, self._peer_link),
             "rejected": rejected_by_plane(data=self._data_links, peer=[self._peer_link]),
             "refused": self._not_let_in(),
         }
-
-    def _awaited(self) -> dict[str, Any]:
-        """Rows that are to dial in and where, and those that are not here now."""
-        if self.env.placement != "dial_in":
-            return {}
-        empty = len(self._empty_places()) if self.slices else sum(self._sizes)
-        address = split_key(getattr(self._peer_link, "endpoint", ""))[0]
-        return {"rows_wanted": sum(self._sizes), "rows_missing": empty, "rows_dial": address}
 
     def _available(self) -> list[dict[str, Any]]:
         # Learners and actors build their policy from the spec before they attach to anything.
