@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from rollbus_core.config.explain import explain
 from rollbus_core.config.load import load, load_resolved
 from rollbus_core.config.source import DEFAULT
+from rollbus_launch.commands import all_commands
+from rollbus_launch.parser import Parser
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 
@@ -63,3 +67,48 @@ def test_every_algorithm_has_a_recipe():
     used = {load(path, check_packages=False).recipe.algorithm.name for path in RECIPES}
     missing = set(lookup.names("rollbus_learner.algorithms")) - used
     assert not missing, f"no recipe in recipes/ trains with {', '.join(sorted(missing))}"
+
+
+def told() -> list[tuple[str, str]]:
+    """Commands in recipes' headers and in the README, each with where it stands."""
+    found = [(path.name, line[1:].strip()) for path in RECIPES for line in path.read_text().splitlines()
+             if line.startswith("#   rollbus ")]  # fmt: skip
+    block = (ROOT / "README.md").read_text().split("```")
+    found += [
+        ("README.md", line)
+        for text in block[1::2]
+        for line in text.splitlines()
+        if line.startswith("rollbus ")
+    ]
+    return [(where, line.partition("  #")[0].strip()) for where, line in found]
+
+
+@pytest.mark.parametrize("where, line", told())
+def test_a_command_that_is_told_works_in_a_fresh_clone(where, line):
+    parser = Parser(prog="rollbus")
+    subparsers = parser.add_subparsers()
+    for command in all_commands():
+        command.add_parser(subparsers)
+    given, rest = parser.parse_known_args(shlex.split(line)[1:])
+    assert all("=" in text and not text.startswith("-") for text in rest), rest
+    for text in (
+        getattr(given, "recipe", None),
+        getattr(given, "pipeline", None),
+        getattr(given, "config", None),
+    ):
+        assert text is None or (ROOT / text).exists(), f"{where}: {text}"
+    if getattr(given, "recipe", None) is not None:
+        load(ROOT / given.recipe, [*getattr(given, "overrides", []), *rest], check_packages=False)
+    out = getattr(given, "out", None)
+    tracked = subprocess.run(["git", "ls-files", str(out)], cwd=ROOT, capture_output=True, text=True).stdout
+    assert out is None or getattr(given, "append", False) or not tracked, (
+        f"{where}: {out} is in the repository"
+    )
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_data_of_a_recipe_is_here_or_somebody_says_how_to_make_it(path):
+    made = {word for _, line in told() for word in shlex.split(line)}
+    for source in load(path, check_packages=False).recipe.data.sources:
+        for folder in filter(None, (source.path, getattr(source, "labels", ""))):
+            assert folder in made or (ROOT / folder).exists(), folder

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib.metadata
+import importlib.util
 import logging
 import re
 from functools import lru_cache
-from typing import Any, Dict
+from pathlib import Path
+from typing import Any, Dict, FrozenSet
 
 #: Extra of gymnasium -> (the package it brings, the environments that need it).
 _EXTRAS = {
@@ -25,8 +29,42 @@ _NEEDS = {
 
 def packages(config: Any) -> Dict[str, str]:
     """Package -> what pip installs it by, for the environment ``config.id``."""
-    name = re.sub(r"-v\d+$", "", config.id)
+    name = _unversioned(config.id)
     return dict([_NEEDS[name]]) if name in _NEEDS else {}
+
+
+def problem(config: Any) -> str:
+    """Why the installed gymnasium has no environment ``config.id``; empty: it has, or nobody can tell yet.
+
+    The ids are read from its source, which is many times faster than importing it.
+    """
+    known = _ids()
+    if not known or ":" in config.id or config.id in known or config.id in {_unversioned(id) for id in known}:
+        return ""
+    near = difflib.get_close_matches(config.id, sorted(known), 1, 0.0)[0]
+    return "%r is no environment of gymnasium; the nearest is %s (of another package: module:Id)" % (
+        config.id, near
+    )  # fmt: skip
+
+
+@lru_cache(1)
+def _ids() -> FrozenSet[str]:
+    """All ids; none without gymnasium, or where other packages add theirs by themselves."""
+    spec = importlib.util.find_spec("gymnasium")
+    if spec is None or spec.origin is None or _plugins():
+        return frozenset()
+    path = Path(spec.origin).parent / "envs" / "__init__.py"
+    return frozenset(re.findall(r"\bid=\"([^\"]+)\"", path.read_text())) if path.exists() else frozenset()
+
+
+def _plugins() -> bool:
+    found: Any = importlib.metadata.entry_points()
+    group = "gymnasium.envs"
+    return bool(found.select(group=group) if hasattr(found, "select") else found.get(group))
+
+
+def _unversioned(id: str) -> str:
+    return re.sub(r"-v\d+$", "", id)
 
 
 def before_making(config: Any) -> None:

@@ -24,11 +24,6 @@ needs: List[str] = ["sklearn"]
 SIDE, CLASSES, INK = 8, 10, 16.0
 
 
-def packages(config: Any) -> Any:
-    """Package -> what pip installs it by."""
-    return {"sklearn": "scikit-learn"}
-
-
 @dataclass
 class Config:
     """How the expert errs."""

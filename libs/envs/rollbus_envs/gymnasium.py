@@ -11,9 +11,9 @@ from typing import Any, Dict, Optional
 from rollbus_wire.env import Env, Rows
 from rollbus_wire.errors import ConfigError, MissingPackage
 
-from ._registry import before_making, install_line, packages
+from ._registry import before_making, install_line, packages, problem
 
-__all__ = ["Config", "make", "needs", "packages"]
+__all__ = ["Config", "make", "needs", "packages", "problem"]
 
 needs = ["gymnasium"]
 

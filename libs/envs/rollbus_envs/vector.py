@@ -19,9 +19,9 @@ from rollbus_wire.errors import ConfigError, MissingPackage, SpecError
 from rollbus_wire.spaces import Observations, action_spec
 from rollbus_wire.spec import EnvSpec
 
-from ._registry import before_making, install_line, packages
+from ._registry import before_making, install_line, packages, problem
 
-__all__ = ["Config", "Vector", "make", "needs", "packages"]
+__all__ = ["Config", "Vector", "make", "needs", "packages", "problem"]
 
 needs = ["gymnasium"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -27,9 +26,10 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.path.append(os.getcwd())  # plug-ins of the user's own; installed packages come first
     from rollbus_core.descriptors import raise_limits
     from rollbus_launch import commands
+    from rollbus_launch.parser import Parser
 
     raise_limits()
-    parser = argparse.ArgumentParser(prog="rollbus", description="Train robot and agent policies.")
+    parser = Parser(prog="rollbus", description="Train robot and agent policies.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands.all_commands():
         command.add_parser(subparsers)

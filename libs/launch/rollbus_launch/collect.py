@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rollbus_core import service
+from rollbus_core import extras, service
 from rollbus_core.access import Access
 from rollbus_core.columns import SOURCES
 from rollbus_core.config.load import Resolved, load, load_resolved
@@ -86,6 +86,7 @@ def collect(
     append: bool = False, successful_only: bool = False,
 ) -> Collected:  # fmt: skip
     """Run ``settings.episodes`` episodes with ``policy`` and write them to ``out``."""
+    extras.require("collect", extras.DATASETS)
     if out.exists() and not append:
         raise ConfigError(f"{out} exists; give a new folder with --out, or --append to it")
     resolved = _resolved(recipe, overrides, policy)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from rollbus_core import extras
 from rollbus_core.config.load import PLUGIN_PACKAGES
 from rollbus_core.cores import num_cores
 from rollbus_core.descriptors import max_connections
@@ -115,22 +114,12 @@ def _shared_memory() -> Check:
 
 
 def packages() -> Iterator[Check]:
-    """What the distribution's extras bring."""
-    for name, extra, needed in (
-        ("torch", "learn", True),
-        ("safetensors", "learn", True),
-        ("tensorboard", "records", False),
-        ("matplotlib", "records", False),
-        ("numba", "kernels", False),
-        ("triton", "kernels", False),
-        ("onnxruntime", "onnx", False),
-        ("tritonclient", "triton-server", False),
-        ("zstandard", "stream", False),
-        ("mujoco", "mujoco", False),
-    ):
-        found = importlib.util.find_spec(name) is not None
-        fix = f"pip install 'rollbus[{extra}]'"
-        yield Check("package", name, found, _version(name) if found else "not installed", fix, needed)
+    """What the distribution's extras bring, and what each package is for."""
+    for each in extras.ALL:
+        there = not extras.missing([each.name])
+        found = f"{_version(each.distribution) if there else 'not installed'}, for {each.used_for}"
+        fix = extras.install_line([extras.requirement(each.name)])
+        yield Check("package", each.distribution, there, found, fix, each.needed)
 
 
 def backends() -> Iterator[Check]:
@@ -152,13 +141,14 @@ def plugins() -> Iterator[Check]:
                 continue
             if not hasattr(module, "Config"):
                 continue
-            missing = [p for p in getattr(module, "needs", ()) if importlib.util.find_spec(p) is None]
+            missing = extras.missing(getattr(module, "needs", ()))
             found = f"needs {', '.join(missing)}" if missing else "ready"
-            yield Check(section, name, not missing, found, f"pip install {' '.join(missing)}")
+            fix = extras.install_line(map(extras.requirement, missing))
+            yield Check(section, name, not missing, found, fix)
 
 
-def _version(name: str) -> str:
+def _version(distribution: str) -> str:
     try:
-        return importlib.metadata.version(name)
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return str(Path(importlib.util.find_spec(name).origin or ""))  # type: ignore[union-attr]
+        return "installed by hand"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+from rollbus_core import extras
 from rollbus_core.checkpoints import resolve
 from rollbus_core.config.load import load_resolved
 from rollbus_core.datasets.files import digest_of, replace, to_json
 from rollbus_core.paths import RunPaths
-from rollbus_wire.errors import CheckpointError, ConfigError, MissingPackage
+from rollbus_wire.errors import CheckpointError, ConfigError
 
 WEIGHTS, GRAPH, CARD = "policy.safetensors", "policy.onnx", "policy.json"
 #: What an export consists of.
@@ -24,9 +24,7 @@ def export(paths: RunPaths, which: str, out: Path) -> dict[str, Any]:
     """Write the policy of checkpoint ``which`` of a run to folder ``out``, whole or not at all; the card."""
     if out.exists():
         raise ConfigError(f"{out} exists; give a new folder with --out")
-    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingPackage(f"an export needs {', '.join(missing)}; run: pip install 'rollbus[onnx]'")
+    extras.require("an export", extras.EXPORT)
     work = out.with_name(f".{out.name}-{os.getpid()}.unfinished")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -26,6 +26,13 @@ WHAT_TO_SCALE = {
     "learner": "more threads or another device (learner.threads, learner.device), bf16 for images "
     "(learner.precision), fewer epochs or larger minibatches; more actors will not help",
 }
+
+#: Reason of a refusal -> what dialled.
+WHY_REFUSED = {
+    "handshake": "somebody without the right key", "unknown-key": "a key that is not on the list",
+    "revoked": "a revoked key", "role": "a key of role {role}", "message": "a message that no peer may send",
+    "sender": "a key in another's name",
+}  # fmt: skip
 
 Members = Sequence[Mapping[str, Any]]
 
@@ -58,19 +65,64 @@ def snapshot(members: Members, total_steps: int, started: float) -> dict[str, An
 
 
 def bottleneck(members: Members) -> str:
-    """The busiest role, by the mean share of time its members spend working."""
+    """Environments where none is there, else the busiest role by its members' mean share of time at work."""
+    if stands_still(members):
+        return "environments (none is there)"
     role, share = _busiest(members)
     return f"{role} ({share:.0%} busy)" if role else "-"
 
 
 def advice(members: Members) -> str:
     """What would make the run faster; "" while nothing is known."""
+    if stands_still(members):
+        return "let environments dial in (run_env, docs/environments.md)"
     role, share = _busiest(members)
     if not role:
         return ""
     if share < IDLE_SHARE:
         return "they wait for each other: more slices (env.num_slices) or lag (algorithm.max_lag)"
     return WHAT_TO_SCALE[role].format(more=len(by_role(members, role)) + 1)
+
+
+def stands_still(members: Members) -> bool:
+    """Whether all environments are to dial in and none is there."""
+    hubs = by_role(members, "hub")
+    return bool(hubs) and all(
+        hub.get("rows_wanted") and hub["rows_missing"] == hub["rows_wanted"] for hub in hubs
+    )
+
+
+class Awaited(NamedTuple):
+    """Rows that have not dialled in at a hub, or are gone, and what it refused where they dial."""
+
+    hub: str
+    missing: int
+    wanted: int
+    address: str
+    refused: str
+
+    def __str__(self) -> str:
+        return f"{self.hub} waits for {self.missing} of {self.wanted} rows at {self.address}{self.refused}"
+
+
+def awaited(members: Members) -> list[Awaited]:
+    """Hubs that wait for environments to dial in."""
+    found = []
+    for member in members:
+        stats = member.get("stats") or {}
+        if member["role"] == "hub" and stats.get("rows_missing"):
+            rows = stats["rows_missing"], stats["rows_wanted"], stats["rows_dial"]
+            found.append(Awaited(member["name"], *rows, _refused(stats.get("refused") or {})))
+    return found
+
+
+def _refused(counts: Mapping[str, int]) -> str:
+    """What was refused at the socket of environments, "plane/reason/role" -> count."""
+    found = {
+        WHY_REFUSED.get(reason, reason).format(role=role)
+        for plane, reason, role in (what.split("/") for what in counts) if plane == "peer"
+    }  # fmt: skip
+    return f"; refused there since it started: {', '.join(sorted(found))} (its log says who)" if found else ""
 
 
 def _busiest(members: Members) -> tuple[str, float]:
@@ -94,6 +146,9 @@ class Display:
         self._started = time.monotonic()
         self._evaluation = ""
         self._next_line = 0.0
+        self._awaited: dict[str, Awaited] = {}
+        #: Whether all rows have been there.
+        self._begun = False
         self._live: Live | None = None
 
     def __enter__(self) -> Display:
@@ -108,6 +163,7 @@ class Display:
 
     def update(self, members: Members, evaluation: Mapping[str, Any] | None) -> None:
         """New heartbeats came."""
+        self._note_awaited(awaited(members))
         now = snapshot(members, self.goal, self._started)
         if self.unit == "updates":
             rate = now["updates"] / max(now["elapsed_s"], 1e-3)
@@ -120,6 +176,16 @@ class Display:
         elif time.monotonic() >= self._next_line and now["done"]:
             self._next_line = time.monotonic() + LINE_EVERY_S
             self.console.print(self._line(now), highlight=False, soft_wrap=True)
+
+    def _note_awaited(self, found: Sequence[Awaited]) -> None:
+        """Say when more is waited for than before, or somebody else was refused."""
+        for now in found:
+            before = self._awaited.get(now.hub)
+            missing, refused = (before.missing, before.refused) if before else (now.wanted, "")
+            if before is None and self._begun or now.missing > missing or now.refused != refused:
+                self.note(str(now))
+        self._begun = self._begun or not found
+        self._awaited = {each.hub: each for each in found}
 
     def evaluated(self, result: Mapping[str, Any]) -> None:
         """An evaluation came in."""

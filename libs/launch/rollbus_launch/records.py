@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rollbus_core import extras
 from rollbus_core.config.models import RunConfig
 from rollbus_core.metrics import summary
 from rollbus_core.paths import RunPaths
@@ -93,6 +94,13 @@ def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
     axes.legend(fontsize=8)
     figure.savefig(target, dpi=120)
     return True
+
+
+def why_no_curve() -> str:
+    """Why `draw_curve` drew nothing."""
+    if extras.missing(["matplotlib"]):
+        return f"matplotlib is not installed; {extras.install_line([extras.requirement('matplotlib')])}"
+    return "no episode has ended"
 
 
 def _updates_of(evaluation: dict[str, Any]) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Tuple
 
 import zmq
 
-from . import sockets
+from . import roles, sockets
 from .codec import pack, unpack
 from .errors import (
     AccessDenied,
@@ -256,31 +256,34 @@ class KeyedLink(ZmqLink):
         envelope = super().recv()
         if envelope is None and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + HANDSHAKE_S
-            self._look()
+            if refused := self._look():
+                raise refused
         return envelope
 
     def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
         try:
             return super().send(message, to, re, id)
-        except PeerLost:
-            self._look()  # a refusal says more
-            raise
+        except PeerLost as error:
+            raise self._look() or error from None  # a refusal says more
 
-    def _look(self) -> None:
-        """Raise if the key was refused; warn if the server hangs up on it."""
+    def _look(self) -> Optional[AccessDenied]:
+        """What to raise if the key was refused; warns if the server hangs up on it."""
         reason, broken_off = sockets.failed_handshakes(self._events)
         self._refusal = reason = self._refusal or reason
         if reason:
-            raise AccessDenied(
+            return AccessDenied(
                 "%s: key %s (role %s) %s (docs/security.md)"
                 % (self.endpoint, self.key.name, self.key.role, reason)
             )
         if broken_off and self._look_at >= self._warn_at:
             self._warn_at = self._look_at + WARN_S
             log.warning(
-                "%s hangs up on key %s: its own key is another one than the address or the key's file says, "
-                "or something else listens there", self.endpoint, self.key.name,
+                "%s hangs up on key %s (role %s), which expects a %s there, by the key in the address or in "
+                "its own file: that one was made anew, or keys of this role do not dial this socket, or "
+                "something else listens", self.endpoint, self.key.name, self.key.role,
+                roles.DIALS.get(self.key.role, "server"),
             )  # fmt: skip
+        return None
 
     def close(self) -> None:
         self.socket.disable_monitor()

@@ -7,20 +7,26 @@ process or a robot runs.
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
 import traceback
 from collections import OrderedDict
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Union
 
 import numpy as np
 
 from .actions import ActionBounds
 from .env import Env, as_env
-from .errors import FaultReceived, PeerLost, RollbusError, SpecError, VersionMismatch, WireError, short
+from .errors import (
+    AccessDenied,
+    FaultReceived,
+    PeerLost,
+    RollbusError,
+    SpecError,
+    VersionMismatch,
+    WireError,
+    short,
+)
 from .freshness import Freshness
 from .keys import Key
 from .keys import load as load_key
@@ -42,6 +48,8 @@ from .messages import (
     Welcome,
     fields_hash,
 )  # fmt: skip
+from .roles import check_dialler
+from .stopping import stop_signals
 
 log = logging.getLogger("rollbus.peer")
 
@@ -286,12 +294,15 @@ def run_env(
     ``key``: the secret file of this peer, which every address beyond loopback needs.
 
     Raises `VersionMismatch` if the hub speaks another protocol, `FaultReceived` if it refuses, `AccessDenied`
-    if it refuses the key.
+    if it refuses the key. One that is revoked while it is used is refused when the peer dials in anew, after
+    three heartbeats in which nothing was heard of the hub.
     """
     identity = load_key(key) if key is not None else None
+    if identity is not None:
+        check_dialler("peer", identity.name, identity.role)
     env = as_env(env_or_factory, num_rows)
     try:
-        with _stop_signals() as signalled:
+        with stop_signals() as signalled:
             first, session_ended = True, False
             while not session_ended:
                 ends = lambda: signalled() or (stop is not None and stop())  # noqa: E731
@@ -357,7 +368,7 @@ def _patience_s(welcome: Optional[Welcome]) -> float:
 def _leave(link: ZmqLink, reason: str) -> None:
     try:
         link.send(Goodbye(reason))
-    except PeerLost:
+    except (PeerLost, AccessDenied):  # what ended the session has been said
         pass
     link.close()
 
@@ -375,26 +386,3 @@ def _raise_if_refused(peer: Peer) -> None:
         if peer.refusal.code == "version":
             raise VersionMismatch(text)
         raise FaultReceived(peer.refusal.code, text)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or SIGINT came; a second one interrupts what is running."""
-    came: List[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        if came:
-            raise KeyboardInterrupt
-        came.append(number)
-
-    before: List[Tuple[signal.Signals, Any]] = []
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before.append((number, signal.signal(number, handle)))
-        yield lambda: bool(came)
-    finally:
-        for installed, handler in before:
-            signal.signal(installed, handler)

@@ -17,6 +17,7 @@ from .errors import DeadlineExceeded, FaultReceived, PeerLost, WireError
 from .keys import load as load_key
 from .link import Poller, ZmqLink
 from .messages import Arrays, Decide, Decided, Fault, Message
+from .roles import check_dialler
 
 
 class PolicyClient:
@@ -24,7 +25,10 @@ class PolicyClient:
 
     def __init__(self, endpoint: str, timeout_s: float = 5.0, key: Union[str, Path, None] = None) -> None:
         """``key``: the secret file of this client, which every address beyond loopback needs."""
-        self.link = ZmqLink.connect(endpoint, key=load_key(key) if key is not None else None)
+        identity = load_key(key) if key is not None else None
+        if identity is not None:
+            check_dialler("policy", identity.name, identity.role)
+        self.link = ZmqLink.connect(endpoint, key=identity)
         self.timeout_s = timeout_s
         #: Answers that came after their deadline.
         self.late = 0

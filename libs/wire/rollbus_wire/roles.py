@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, FrozenSet, Tuple, Type
 
 from . import messages as m
+from .errors import AccessDenied
 from .messages import Message
 
 _MEMBER = (m.Register, m.Heartbeat, m.Leave, m.ListMembers)
@@ -55,6 +56,16 @@ _SETS: Dict[Tuple[str, str], FrozenSet[Type[Message]]] = {
 def may_connect(plane: str, role: str) -> bool:
     """Whether a key of ``role`` may dial a socket of ``plane`` at all."""
     return (plane, role) in _SETS
+
+
+def check_dialler(plane: str, name: str, role: str) -> None:
+    """Raise `AccessDenied` if key ``name`` of ``role`` has no place at sockets of ``plane``."""
+    if not may_connect(plane, role):
+        wanted = " or ".join(sorted(MAY_SEND[plane]))
+        raise AccessDenied(
+            "key %s has role %s, which has no place at a %s socket; take a key of role %s "
+            "(rollbus keys create NAME --role %s)" % (name, role, plane, wanted, wanted)
+        )
 
 
 def refusal(plane: str, role: str, message: Message) -> str:

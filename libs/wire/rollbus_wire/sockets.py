@@ -162,7 +162,11 @@ def failed_handshakes(events: zmq.Socket) -> Tuple[str, int]:
     while events.poll(0):
         kind = parse_monitor_message(events.recv_multipart())["event"]
         if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            reason = "is refused: it is not on the server's list, was revoked, or its role has no place there"
+            reason = (
+                "is refused: it was revoked, is not on the server's list, or its role has no place there; "
+                "`rollbus keys list` and the server's log on its host say which, `rollbus keys create` makes "
+                "another key"
+            )
         elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             reason = "cannot be used: the server there has no keys"
         broken_off += kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL

@@ -34,6 +34,7 @@ from rollbus_wire.messages import (
     TicketRequest,
 )
 from rollbus_wire.peer import run_env
+from rollbus_wire.policy_client import PolicyClient
 from rollbus_wire.sockets import split_key
 
 NOTICE = Notice("policy", [1, 0], 0, 1, 1, 1)
@@ -346,6 +347,19 @@ def test_a_robot_dials_in_with_one_file(rig: Rig, caplog: pytest.LogCaptureFixtu
             with pytest.raises((PeerLost, DeadlineExceeded)):
                 client.ping(1.0)
     thread.join(1.0)
+
+
+@pytest.mark.parametrize("role", ["actor", "client"])
+def test_a_key_of_another_role_is_no_robots(tmp_path: Path, role: str) -> None:
+    key = make_key(tmp_path / "keys", "other", role)
+    with pytest.raises(AccessDenied, match=r"key other has role %s.*take a key of role peer" % role):
+        run_env(lambda: None, "tcp://127.0.0.1:9", key=key)
+
+
+def test_a_robots_key_asks_no_policy(tmp_path: Path) -> None:
+    key = make_key(tmp_path / "keys", "arm-1", "peer")
+    with pytest.raises(AccessDenied, match="key arm-1 has role peer.*take a key of role client"):
+        PolicyClient("tcp://127.0.0.1:9", key=key)
 
 
 def test_a_robot_whose_key_is_refused_ends_with_the_reason(rig: Rig, tmp_path: Path) -> None:

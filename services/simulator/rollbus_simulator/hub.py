@@ -14,6 +14,7 @@ from rollbus_core.config.models import EnvConfig
 from rollbus_core.member import DEFAULT_STAGE_DEADLINE_S, Member
 from rollbus_core.service import Service
 from rollbus_simulator.counters import Counters, Rates
+from rollbus_simulator.dial_in import awaited
 from rollbus_simulator.episodes import EpisodeSource
 from rollbus_simulator.failures import FailureLog, max_failed_episodes
 from rollbus_simulator.grants import Grants
@@ -97,17 +98,15 @@ class Hub(Service):
         self._data_links, self._peer_link = list(data_links), peer_link
         self._registry, self._clock, self._not_let_in = registry, clock, refusals
         self._log = log if log is not None else structlog.get_logger("hub")
-        self._rates = Rates(self.counters, clock)
+        self._rates, self._refusals = Rates(self.counters, clock), FailureLog(self._log)
         self._peers = Peers(self, self.counters, timeout_s=env.step_timeout_s, log=self._log)
-        self._refusals = FailureLog(self._log)
         self._workers: Workers | None = None
         self._envs: list[Env] = []
         self._told: list[str] = []
-        self._tell_at = 0.0
         self._grants = Grants(name, self.slices, self.slice_names, SharedMemory(memory, index))
         #: Of one turn of the loop.
         self._longest_s = 0.0
-        self._next_worker_poll = self._probe_until = self._look_at = 0.0
+        self._next_worker_poll = self._probe_until = self._look_at = self._tell_at = 0.0
         self.endpoint = endpoint or next(
             (e for e in (getattr(link, "endpoint", "") for link in self._data_links) if e), "local"
         )
@@ -209,6 +208,7 @@ class Hub(Service):
             "slices": [each["slice"] for each in available],
             "rows": sum(each["rows"] for each in available),
             "peers": len(self._peers.sessions),
+            **awaited(self.env, sum(self._sizes), self.slices, self._peer_link),
             "rejected": rejected_by_plane(data=self._data_links, peer=[self._peer_link]),
             "refused": self._not_let_in(),
         }

@@ -195,7 +195,9 @@ def test_an_engine_without_its_package(refuse, monkeypatch):
 
     monkeypatch.setattr(onnx, "needs", ("numpy", "a_package_that_is_not_there"))
     (line,) = refuse(PLUGINS, "actor.engine=onnx")
-    assert "needs a_package_that_is_not_there, not installed; pip install 'rollbus[onnx]'" in line
+    assert (
+        "needs a_package_that_is_not_there, which is not installed; run: pip install a_package_that" in line
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,3 +287,8 @@ def test_repeated_actions_and_several_per_decision_exclude_each_other(refuse):
         "env.action_repeat" in line and "policy.execute=1" in line
         for line in refuse(text, "env.action_repeat=2")
     )
+
+
+def test_what_no_learner_can_count_with_is_refused(refuse):
+    (line,) = refuse(PLUGINS, "env.tick_deadline_s=1e300")
+    assert "1e+300 is beyond the range of float32" in line

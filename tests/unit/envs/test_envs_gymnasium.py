@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -246,3 +249,20 @@ def test_vectors_pass_options_to_their_rows():
     other = vector.make(vector.Config(id="RollbusTold-v0", autoreset="same_step"), 2)
     with pytest.raises(SpecError, match="cannot begin with options"):
         other.reset(rows_of(2), seeds[:2], options[:2])
+
+
+def test_the_ids_that_are_read_are_those_that_are_registered():
+    code = (
+        "from rollbus_envs._registry import _ids\nimport sys\nfound = _ids()\n"
+        "assert 'gymnasium' not in sys.modules\n"
+        "import gymnasium\nassert found == set(gymnasium.registry), found ^ set(gymnasium.registry)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_an_unknown_id_is_told_with_the_nearest():
+    for module in (plugin, vector):
+        assert module.problem(module.Config(id="CartPole-v1")) == ""
+        assert module.problem(module.Config(id="CartPole")) == "", "the newest version"
+        assert module.problem(module.Config(id="someone.elses:Reach-v0")) == ""
+        assert "the nearest is CartPole-v1" in module.problem(module.Config(id="CartPol-v1"))

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rollbus_launch.progress import advice, bottleneck, duration, snapshot
+from rollbus_launch.progress import Display, advice, awaited, bottleneck, duration, snapshot
 
 MEMBERS = [
     {"role": "hub", "stats": {"busy": 0.2, "steps_per_s": 900.0}},
@@ -55,3 +55,35 @@ def test_rates_and_eta() -> None:
 )
 def test_duration_for_people(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
+
+
+def hub(missing: int, refused: dict[str, int] | None = None) -> dict:
+    stats = {
+        "busy": 0.0, "rows_wanted": 4, "rows_missing": missing, "rows_dial": "tcp://127.0.0.1:5555",
+        "refused": refused or {},
+    }  # fmt: skip
+    return {"role": "hub", "name": "hub-0", "stats": stats}
+
+
+LEARNER = {"role": "learner", "name": "learner-0", "stats": {"busy": 0.0, "env_steps": 0}}
+
+
+def test_a_run_without_environments_names_them_and_no_slices() -> None:
+    assert bottleneck([hub(4), LEARNER]) == "environments (none is there)"
+    assert "run_env" in advice([hub(4), LEARNER])
+    assert bottleneck([hub(3), LEARNER]) == "hub (0% busy)"
+    (found,) = awaited([hub(4, {"peer/revoked/peer": 7, "peer/role/actor": 1, "data/role/peer": 3}), LEARNER])
+    assert str(found) == (
+        "hub-0 waits for 4 of 4 rows at tcp://127.0.0.1:5555; refused there since it started: "
+        "a key of role actor, a revoked key (its log says who)"
+    )
+    assert awaited([hub(0), LEARNER, MEMBERS[0] | {"name": "hub-1"}]) == []
+
+
+def test_the_console_says_once_what_is_lost() -> None:
+    display, said = Display("x", 100), []
+    display.note = said.append  # type: ignore[method-assign]
+    revoked = {"peer/revoked/peer": 2}
+    for missing, refused in ((4, {}), (2, {}), (0, {}), (4, {}), (4, {}), (4, revoked), (4, revoked)):
+        display.update([hub(missing, refused), LEARNER], None)
+    assert len(said) == 2 and "4 of 4 rows" in said[0] and "a revoked key" in said[1]

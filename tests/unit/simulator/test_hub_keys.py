@@ -64,7 +64,10 @@ def test_a_revoked_robot_is_lost_and_told_why(tmp_path: Path, access: Access) ->
         "it is lost": lambda: hub.counters.peers_lost == 1,
         "it has ended": lambda: ended,
     }
+    address = link.endpoint.partition("#")[0]
+    assert hub.stats() | {"rows_wanted": 1, "rows_missing": 1, "rows_dial": address} == hub.stats()
     until("it has come")
+    assert hub.stats()["rows_missing"] == 0
     KeyFolder(tmp_path / "keys").revoke("arm-1")
     (tmp_path / "keys" / "arm-1.key_secret").touch(0o600)
     (tmp_path / "keys" / "arm-1.key_secret").write_text(secret)  # the robot has its copy
@@ -74,5 +77,6 @@ def test_a_revoked_robot_is_lost_and_told_why(tmp_path: Path, access: Access) ->
     # It hears nothing any more, dials in anew after three heartbeats, and is refused by name.
     until("it has ended")
     assert isinstance(ended[0], AccessDenied) and "key arm-1 (role peer) is refused" in str(ended[0])
-    assert hub.stats()["refused"]["peer/revoked/peer"] >= 1
+    assert ended[0].__cause__ is None and ended[0].__suppress_context__ or ended[0].__context__ is None
+    assert hub.stats()["refused"]["peer/revoked/peer"] >= 1 and hub.stats()["rows_missing"] == 1
     hub.stop()

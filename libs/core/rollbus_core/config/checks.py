@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from rollbus_core import extras
 from rollbus_core.config import plugins
 from rollbus_core.config.feeds import Origins, located
 from rollbus_core.config.nearest import hint
@@ -41,6 +42,7 @@ CAPABILITIES = {
     "steering": "a network that chooses its initial noise",
     "refinement": "a network that changes what it decides",
 }
+MAX_FLOAT32 = 3.4028234663852886e38
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
 
@@ -48,6 +50,8 @@ _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_ac
 def problems(recipe: Recipe, origins: Origins) -> list[str]:
     """One line per problem."""
     found = [
+        *_numbers(recipe),
+        *_plugins(recipe),
         *_capabilities(recipe),
         *_beginning(recipe),
         *_arrangement(recipe),
@@ -78,9 +82,29 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
             where = located(f"{section}.name", origins)
             lines.append(
                 f"{where}: {section} {config.name!r} needs {', '.join(missing)}, "
-                f"which is not installed; run: pip install {shlex.join(missing.values())}"
+                f"which is not installed; run: {extras.install_line(missing.values())}"
             )
+    if recipe.data.sources and (lacking := extras.missing(extras.DATASETS)):
+        line = extras.install_line(map(extras.requirement, lacking))
+        where = located("data.sources", origins)
+        lines.append(f"{where}: data sets need {' and '.join(lacking)}, which is not installed; run: {line}")
     return lines
+
+
+def _numbers(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Policies and learners count in float32."""
+    for section in type(recipe).model_fields:
+        for key, value in getattr(recipe, section):
+            if isinstance(value, float) and MAX_FLOAT32 < abs(value) < math.inf:
+                yield f"{section}.{key}", f"{value:g} is beyond the range of float32, {MAX_FLOAT32:.3g}"
+
+
+def _plugins(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """What an environment that is made here says of its settings."""
+    if recipe.env.placement != "dial_in":
+        said = getattr(lookup.find(plugins.PLUGIN_PACKAGES["env"], recipe.env.name), "problem", None)
+        if said is not None and (text := said(recipe.env)):
+            yield "env.id", text
 
 
 def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, Field, create_model, model_validator
 
+from rollbus_core import extras
 from rollbus_core.config.models import EnvConfig
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError, RollbusError
@@ -83,15 +84,11 @@ def missing_packages(section: str, config: Any) -> dict[str, str]:
     A plug-in names packages in ``needs``, and those that depend on settings by ``packages(config)``.
     """
     module = lookup.find(PLUGIN_PACKAGES[section], config.name)
-    needed = {need: need for need in getattr(module, "needs", ())}
+    needed = {need: extras.requirement(need) for need in getattr(module, "needs", ())}
     further = getattr(module, "packages", None)
     if further is not None:
         needed |= further(config)
-    return {
-        need: install
-        for need, install in needed.items()
-        if importlib.util.find_spec(re.split(r"\W", need)[0]) is None
-    }
+    return {need: needed[need] for need in extras.missing(needed)}
 
 
 def _merge(name: str, config: type[Any]) -> type[BaseModel]:

@@ -7,7 +7,6 @@ batch of rows and one episode. Videos are not read yet.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from rollbus_core import extras
 from rollbus_core.datasets import features as names
 from rollbus_core.datasets import files
 from rollbus_core.datasets.arrow import from_arrow
 from rollbus_core.datasets.features import Feature
-from rollbus_wire.errors import ConfigError, MissingPackage
+from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import EnvSpec
 
 #: Rows of one read.
@@ -55,7 +55,7 @@ class Dataset:
     """The dataset in ``folder``. Raises `ConfigError` if its meta data is not readable."""
 
     def __init__(self, folder: Path | str) -> None:
-        _require_packages()
+        extras.require("a data set", extras.DATASETS)
         self.folder = Path(folder)
         self.info = files.read_json(self.folder / files.INFO)
         where = str(self.folder / files.INFO)
@@ -219,10 +219,3 @@ def _read_next(path: Path, batches: Iterator[Any]) -> Any:
         return next(batches, None)
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{path} is not readable as Parquet: {error}") from None
-
-
-def _require_packages() -> None:
-
-    missing = [name for name in ("pyarrow", "PIL") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingPackage(f"datasets need {', '.join(missing)}; run: pip install 'rollbus[datasets]'")

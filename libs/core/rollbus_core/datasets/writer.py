@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rollbus_core import extras
 from rollbus_core.columns import SOURCES
 from rollbus_core.datasets import features as names
 from rollbus_core.datasets import files
@@ -39,6 +40,7 @@ class DatasetWriter:
         self, folder: Path, spec: EnvSpec, *, provenance: Mapping[str, Any] | None = None,
         append: bool = False, decision_steps: int = 1,
     ) -> None:  # fmt: skip
+        extras.require("a data set", extras.DATASETS)
         self.folder, self.spec = Path(folder), spec
         self.features = names.of_spec(spec)
         self.fps = round(1 / (spec.control_period_s or DEFAULT_PERIOD_S) / decision_steps, 6)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.control import run_paths
-from rollbus_launch.records import draw_curve
+from rollbus_launch.records import draw_curve, why_no_curve
 from rollbus_launch.tables import add_json_flag, show
 
 
@@ -25,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table and draw the curves."""
     runs = [run_paths(folder) for folder in arguments.run_dirs]
     show(compare_rows(runs), as_json=arguments.json)
-    if draw_curve(runs, arguments.curve) and not arguments.json:
-        print(f"curve: {arguments.curve}")
+    drawn = draw_curve(runs, arguments.curve)
+    if not arguments.json:
+        print(f"curve: {arguments.curve if drawn else f'- ({why_no_curve()})'}")
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollbus_launch import stacks
 from rollbus_launch.control import Control, run_paths
-from rollbus_launch.progress import advice, bottleneck
+from rollbus_launch.progress import advice, awaited, bottleneck
 from rollbus_launch.session import silence
 from rollbus_launch.tables import add_json_flag, show
 
@@ -31,6 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"bottleneck: {bottleneck(members)}")
         if text := advice(members):
             print(f"to go faster: {text}")
+        for line in awaited(members):
+            print(line)
         for member in members:
             if member["state"] == "lost":
                 print(silence(member, stacks.read(paths, member["name"], member["pid"])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import signal
 import sys
 import time
@@ -17,7 +16,7 @@ from rollbus_core.paths import RunPaths, remove_dead
 from rollbus_launch import auto_layout, environments, resuming, room
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.progress import Display
-from rollbus_launch.records import draw_curve, write_summary
+from rollbus_launch.records import draw_curve, why_no_curve, write_summary
 from rollbus_launch.session import Session, layout, newest_checkpoint
 from rollbus_launch.tables import add_json_flag, show
 from rollbus_wire.errors import ConfigError
@@ -157,7 +156,7 @@ def _say_where(paths: RunPaths, summary: dict[str, Any], told: TextIO) -> None:
     drawn = draw_curve([paths], paths.curve)
     lines = {
         "checkpoint": checkpoint if checkpoint.exists() else "- (none was saved)",
-        "curve": paths.curve if drawn else f"- ({_why_no_curve()})",
+        "curve": paths.curve if drawn else f"- ({why_no_curve()})",
         "dashboard": f"tensorboard --logdir {paths.tensorboard}" if paths.tensorboard.exists() else "-",
         "summary": paths.summary,
     }
@@ -167,9 +166,3 @@ def _say_where(paths: RunPaths, summary: dict[str, Any], told: TextIO) -> None:
     print(f"{done} in {summary['wall_s']:.1f} s{speed}, ended by {summary['stopped_by']}", file=told)
     for label, value in lines.items():
         print(f"{label:>11}: {value}", file=told)
-
-
-def _why_no_curve() -> str:
-    if importlib.util.find_spec("matplotlib") is None:
-        return "matplotlib is not installed; pip install matplotlib"
-    return "no episode has ended"

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rollbus_core import extras
 from rollbus_core.config import source
 from rollbus_core.config.nearest import hint
 from rollbus_launch.stages.base import Stage
@@ -48,6 +49,7 @@ def read(path: Path) -> Pipeline:
             stages[name] = _stage(source.plain(tree), where)
             _check_inputs(stages, name, where, list(given))
             stages[name].identity(bool(deterministic))
+            extras.require(f"a stage {stages[name].kind!r}", stages[name].needs)
         except RollbusError as error:
             problems.append(str(error) if str(error).startswith(where) else f"{where}: {error}")
     if problems:

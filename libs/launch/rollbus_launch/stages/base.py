@@ -48,6 +48,8 @@ class Stage(BaseModel):
 
     #: What it makes.
     makes: ClassVar[str]
+    #: Packages that its commands need, as imported.
+    needs: ClassVar[tuple[str, ...]] = ()
     kind: str
 
     def inputs(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from rollbus_core import extras
 from rollbus_core.config.models import option
 from rollbus_core.datasets.reader import Dataset
 from rollbus_launch.stages._recipe import resolved
@@ -28,6 +29,7 @@ class Config(Stage):
     """Settings of a collection."""
 
     makes: ClassVar[str] = DATASET
+    needs: ClassVar[tuple[str, ...]] = extras.DATASETS
 
     recipe: str = option(..., "Recipe whose environment is collected from.")
     set: list[str] = option([], "Settings of the recipe that differ, key=value.")

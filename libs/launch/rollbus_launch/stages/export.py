@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rollbus_core import extras
 from rollbus_core.config.models import option
 from rollbus_core.datasets.files import digest_of
 from rollbus_launch.export import FILES, read_card
@@ -17,6 +18,7 @@ class Config(Stage):
     """Settings of an export."""
 
     makes: ClassVar[str] = MODEL
+    needs: ClassVar[tuple[str, ...]] = extras.EXPORT
 
     run: str = option(..., "Stage whose last checkpoint is exported.")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rollbus_core import extras
 from rollbus_core.config.models import option
 from rollbus_core.datasets.files import read_json
 from rollbus_core.datasets.labels import CARD
@@ -17,6 +18,7 @@ class Config(Stage):
     """Settings of labels."""
 
     makes: ClassVar[str] = LABELS
+    needs: ClassVar[tuple[str, ...]] = extras.DATASETS
 
     data: str = option(..., "Stage whose data set is labelled.")
     value: str = option(..., "Stage whose value model labels it.")

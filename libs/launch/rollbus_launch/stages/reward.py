@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rollbus_core import extras
 from rollbus_core.config.models import option
 from rollbus_core.model_folders import REWARD as KIND
 from rollbus_core.model_folders import read_card
@@ -18,6 +19,7 @@ class Config(Stage):
     """Settings of a reward model."""
 
     makes: ClassVar[str] = REWARD
+    needs: ClassVar[tuple[str, ...]] = extras.DATASETS
 
     data: list[str] = option(..., "Stages whose data sets it learns from.", min_length=1)
     by: str = option("progress", "Kind of model: progress, success, ...")

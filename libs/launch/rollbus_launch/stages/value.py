@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rollbus_core import extras
 from rollbus_core.config.models import option
 from rollbus_launch.label import LABELLERS, content_of, settings
 from rollbus_launch.stages.base import DATASET, VALUE, Artefact, Stage
@@ -15,6 +16,7 @@ class Config(Stage):
     """Settings of a value model."""
 
     makes: ClassVar[str] = VALUE
+    needs: ClassVar[tuple[str, ...]] = extras.DATASETS
 
     data: str = option(..., "Stage whose data set it values.")
     by: str = option("recap", "Labeller: recap, steam, ...")

@@ -3,14 +3,13 @@
 An engine file has ``Engine(policy, device, threads)`` and, where it wants them, ``Config`` (a pydantic
 model of its settings, then the fourth argument), ``declines(policy, device)`` (why it cannot serve; "" if
 it can), ``START_S`` (seconds to its first pass; without it `auto` leaves the engine out),
-``variants(device)`` (options worth a measurement), ``needs`` and ``EXTRA`` (packages, and the extra that
-brings them) and ``EXACT`` (engine and options that stand in where results must not depend on a choice). An
-actor calls an engine from one thread; weights may be set from another one.
+``variants(device)`` (options worth a measurement), ``needs`` (packages) and ``EXACT`` (engine and options
+that stand in where results must not depend on a choice). An actor calls an engine from one thread; weights
+may be set from another one.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from rollbus_accel.backends.base import backends, choose, resolve_device
+from rollbus_core import extras
 from rollbus_core.version import Version
 from rollbus_policies.base import Act, Ask
 from rollbus_wire import lookup
@@ -101,12 +101,7 @@ def make_engine(
 def check_engine(name: str, options: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if the engine ``name`` lacks a package or does not know its ``options``."""
     module = lookup.find("rollbus_actor.engines", name)
-    missing = [package for package in getattr(module, "needs", ()) if not importlib.util.find_spec(package)]
-    if missing:
-        raise ConfigError(
-            f"engine {name!r} needs {', '.join(missing)}, not installed; "
-            f"pip install 'rollbus[{module.EXTRA}]', or leave actor.engine to auto"
-        )
+    extras.require(f"engine {name!r} (auto does without)", getattr(module, "needs", ()))
     engine_config(module, name, options)
 
 

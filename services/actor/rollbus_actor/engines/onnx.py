@@ -7,24 +7,23 @@ beforehand): their sessions are built anew, 4-11 ms per version.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rollbus_actor.engines._trunk import TrunkEngine, no_trunk
+from rollbus_core import extras
 from rollbus_core.version import Version
 from rollbus_policies.trunk import Trunk
 from rollbus_wire.errors import MissingPackage, SpecError
 
 #: Seconds from choosing this engine to its first pass, most of it imports.
 START_S = 0.2
-needs, EXTRA = ("onnx", "onnxruntime"), "onnx"
+needs = ("onnx", "onnxruntime")
 #: Batch sizes whose buffers are kept.
 MAX_BINDINGS = 64
 Buffers = dict[str, np.ndarray]
-_PACKAGES = ("onnx", "onnxruntime")
 
 
 def declines(policy: Any, device: str) -> str:
@@ -33,7 +32,7 @@ def declines(policy: Any, device: str) -> str:
         return f"onnxruntime is used on the CPU, not on {device}"
     if reason := no_trunk(policy):
         return reason
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    missing = extras.missing(needs)
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 

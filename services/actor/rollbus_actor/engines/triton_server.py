@@ -28,7 +28,7 @@ from rollbus_wire.errors import DeadlineExceeded, MissingPackage, PeerLost, Spec
 
 #: Somebody has to run the server: never a candidate of `auto`.
 START_S = None
-needs, EXTRA = ("tritonclient",), "triton-server"
+needs = ("tritonclient",)
 
 
 class Config(BaseModel):

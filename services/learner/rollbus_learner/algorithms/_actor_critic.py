@@ -32,8 +32,8 @@ else:
 class CriticConfig(BaseModel):
     """Settings of policy and critics."""
 
-    learning_rate: float = option(3e-4, "Step size of the policy.", gt=0)
-    critic_learning_rate: float = option(3e-4, "Step size of the critics.", gt=0)
+    learning_rate: float = option(3e-4, "Step size of the policy.", gt=0, le=1)
+    critic_learning_rate: float = option(3e-4, "Step size of the critics.", gt=0, le=1)
     tau: float = option(0.005, "Part of the critics that their target takes over at each step.", gt=0, le=1)
     num_critics: int = option(2, "Q functions; the smallest counts.", ge=1)
     critic_hidden: list[int] = option([256, 256], "Widths of the hidden layers of each Q function.")

@@ -6,11 +6,11 @@ weights, the adapters merged into them, so that they need no peft.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollbus_wire.errors import ConfigError, MissingPackage
+from rollbus_core import extras
+from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,8 +27,7 @@ def adapt(policy: nn.Module, rank: int, modules: Sequence[str] = ()) -> None:
     ``modules``: names or their last parts ("attention.query", "wide"), as peft's ``target_modules``; empty:
     all linear layers. Raises `ConfigError` where one names none.
     """
-    if importlib.util.find_spec("peft") is None:
-        raise MissingPackage("algorithm.lora_rank needs peft; run: pip install 'rollbus[lora]'")
+    extras.require("algorithm.lora_rank", ("peft",))
     from peft import LoraConfig, inject_adapter_in_model
 
     chosen = _chosen(policy, rank, modules)

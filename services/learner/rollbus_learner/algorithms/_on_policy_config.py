@@ -27,7 +27,7 @@ class OnPolicyConfig(CoTrainingConfig):
         "updates",
         ge=0,
     )
-    learning_rate: float = option(3e-4, "Step size of Adam.", gt=0)
+    learning_rate: float = option(3e-4, "Step size of Adam.", gt=0, le=1)
     learning_rate_schedule: Schedule = option("constant", "linear: falls to 0 at run.total_steps.")
     gamma: float = option(0.99, "Discount per environment step.", ge=0, le=1)
     gae_lambda: float = option(0.95, "Trace decay of the advantage, once per decision.", ge=0, le=1)

@@ -36,8 +36,8 @@ class Config(sac.Config):
     """Settings of CrossQ; those of SAC with other defaults."""
 
     name: str = "crossq"
-    learning_rate: float = option(1e-3, "Step size of policy and temperature.", gt=0)
-    critic_learning_rate: float = option(1e-3, "Step size of the critics.", gt=0)
+    learning_rate: float = option(1e-3, "Step size of policy and temperature.", gt=0, le=1)
+    critic_learning_rate: float = option(1e-3, "Step size of the critics.", gt=0, le=1)
     beta1: float = option(0.5, "Adam's decay of the mean gradient.", ge=0, lt=1)
     policy_delay: int = option(3, "Gradient steps of the critics per one of the policy.", ge=1)
     renorm_warm_up: int = option(

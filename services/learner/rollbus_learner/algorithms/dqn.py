@@ -39,7 +39,7 @@ class Config(ReplayConfig):
     requires: ClassVar[frozenset[str]] = frozenset({"q_values"})
 
     name: str = "dqn"
-    learning_rate: float = option(3e-4, "Step size.", gt=0)
+    learning_rate: float = option(3e-4, "Step size.", gt=0, le=1)
     max_grad_norm: float = option(10.0, "Gradient norm limit; 0: none.", ge=0)
     double: bool = option(True, "The policy chooses the next action, the target says what it is worth.")
     huber_delta: float = option(1.0, "Errors beyond this count linearly.", gt=0)

@@ -48,7 +48,7 @@ class Config(AlgorithmConfig):
     max_lag: int = option(
         1, "Updates between the version that acted and the one that learns.", "updates", ge=0
     )
-    learning_rate: float = option(1e-3, "Step size of Adam.", gt=0)
+    learning_rate: float = option(1e-3, "Step size of Adam.", gt=0, le=1)
     max_grad_norm: float = option(1.0, "Gradient norm limit; 0: none.", ge=0)
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:

@@ -38,7 +38,7 @@ needs = ("torch",)
 class Entropy(BaseModel):
     """Settings of the temperature."""
 
-    learning_rate: float = option(3e-4, "Step size of policy and temperature.", gt=0)
+    learning_rate: float = option(3e-4, "Step size of policy and temperature.", gt=0, le=1)
     alpha: Literal["auto"] | float = option("auto", "Temperature of the entropy; auto: trained.")
     initial_alpha: float = option(1.0, "Temperature at the start, with alpha: auto.", gt=0)
     target_entropy: Literal["auto"] | float = option(

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from rollbus_core import extras
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
 from rollbus_core.lazy import lazy_import
@@ -38,6 +39,12 @@ else:
 
 needs = ("torch",)
 
+
+def packages(config: Any) -> dict[str, str]:
+    """Package -> what pip installs it by."""
+    return {"peft": extras.requirement("peft")} if config.lora_rank else {}
+
+
 #: The table of the demonstrations, and that of those held back.
 DEMOS, VALIDATION = "demos", "validation"
 
@@ -50,7 +57,7 @@ class Config(AlgorithmConfig):
     name: str = "sft"
     batch_size: int = option(256, "Decisions of one gradient step.", ge=1)
     steps_per_update: int = option(10, "Gradient steps of one update.", ge=1)
-    learning_rate: float = option(1e-3, "Step size.", gt=0)
+    learning_rate: float = option(1e-3, "Step size.", gt=0, le=1)
     max_grad_norm: float = option(1.0, "Gradient norm limit; 0: none.", ge=0)
     validation: float = option(0.1, "Part of the episodes that is held back; 0: none.", ge=0, lt=1)
     validation_every: int = option(10, "Updates between two validations.", "updates", ge=1)

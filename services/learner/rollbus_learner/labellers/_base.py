@@ -33,7 +33,7 @@ class ModelConfig(BaseModel):
 
     steps: int = option(600, "Gradient steps of the model.", ge=1)
     batch_size: int = option(256, "Decisions of one of them.", ge=1)
-    learning_rate: float = option(1e-3, "Step size.", gt=0)
+    learning_rate: float = option(1e-3, "Step size.", gt=0, le=1)
     width: int = option(64, "Width of the network.", ge=8)
     seed: int = option(1, "Seed of weights and draws.", ge=0)
 

@@ -1,0 +1,38 @@
+"""What is left out is named, with an example that parses."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from rollbus_launch.__main__ import main
+from rollbus_launch.commands import all_commands
+from rollbus_launch.parser import Parser
+
+
+def test_train_without_a_recipe_names_the_recipe_only(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train"])
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "rollbus train: error: the following arguments are required: recipe; "
+        "for example: rollbus train recipes/cartpole_ppo.yaml"
+    )
+
+
+@pytest.mark.parametrize("command", all_commands(), ids=lambda command: command.__name__.rpartition(".")[2])
+def test_the_example_is_one(command, capsys) -> None:
+    name = command.__name__.rpartition(".")[2]
+    parser = Parser(prog="rollbus")
+    command.add_parser(parser.add_subparsers())
+    try:
+        parser.parse_args([name])
+    except SystemExit:
+        said = capsys.readouterr().err.splitlines()[-1]
+        if "ACTION" in said or "source" in said:
+            return
+        example = said.partition("for example: rollbus ")[2]
+        assert example, said
+        parser.parse_args(shlex.split(example))
