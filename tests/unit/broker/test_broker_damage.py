@@ -260,7 +260,7 @@ def test_a_table_whose_state_is_lost_is_opened_anew_with_new_numbers(tmp_path):
     flip(tmp_path / "log", at + 30)
     run.restart()
     with pytest.raises(ConfigError, match="is not open"):
-        run.rig.store._table("main")
+        run.rig.store.ledger.usable("main")
     run.go_on()
     assert max(run.acknowledged) > 3 << 32 and len(set(run.learned)) == len(run.learned)
     assert {2, 3, 4} <= run.named()

@@ -21,6 +21,7 @@ from rollbus_core.checkpoints import sync
 from rollbus_core.feed import TableConfig
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
+from rollbus_wire.errors import ConfigError, short
 
 SAMPLERS: dict[str, type[Table]] = {"queue": QueueTable, "replay": ReplayTable}
 #: The log is rewritten when it is this much and several times larger than its content.
@@ -58,6 +59,16 @@ class Ledger:
         self.pool = SlabPool(folder, slab_bytes, boot, on_new=self._new_slab, on_removed=self._removed_slab)
 
     # --- events ---
+
+    def usable(self, name: str) -> Table:
+        """The table ``name``. Raises `ConfigError` where the learner has to open it first."""
+        table = self.tables.get(name)
+        if table is None:
+            known = ", ".join(self.tables) or "none"
+            raise ConfigError(f"table {short(name)} is not open (open: {known}); the learner opens tables")
+        if table.doubtful:
+            raise ConfigError(f"table {short(name)} lost records of its log; the learner opens it anew")
+        return table
 
     def open(self, name: str, config: TableConfig, version: Version, applied: int, now: float) -> Table:
         """Create or adopt a table for a learner at ``version``."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rollbus_broker.store.ledger import Ledger
+from rollbus_broker.store.log import Log
 from rollbus_broker.store.pool import Slab
 from rollbus_broker.store.records import Cell, Chunk, TicketInfo
 from rollbus_core.feed import TableConfig
@@ -50,6 +51,18 @@ def recover(ledger: Ledger, now: float, is_whole: Callable[[Chunk], bool], boot:
         "records": num_records, "cut_bytes": log.found.cut_bytes, "chunks": kept, "damaged_chunks": damaged,
         "lost_chunks": lost, "lost_slabs": lost_slabs, "stale_slabs": strangers,
     }  # fmt: skip
+
+
+def tell(found: dict[str, int], log: Log, to: Any) -> int:
+    """Say ``to`` the service's log what was found; bytes that the store's log had lost in its middle."""
+    if any(found.values()):
+        to.info("store recovered", **found)
+    for offset, size in log.found.damage:
+        to.warning(
+            "store log damaged", file=str(log.path), offset=offset, lost_bytes=size,
+            damaged_chunks=found["damaged_chunks"], kept=str(log.kept or "no room for a copy"),
+        )  # fmt: skip
+    return sum(size for _, size in log.found.damage)
 
 
 def _doubt(ledger: Ledger, replay: Replay, boot: int, lost_bytes: int) -> int:

@@ -31,7 +31,7 @@ from rollbus_broker.store.log import Log
 from rollbus_broker.store.pool import TableFull
 from rollbus_broker.store.queue_table import QueueTable
 from rollbus_broker.store.records import Cell, Chunk, Grant, TicketInfo
-from rollbus_broker.store.recovery import recover
+from rollbus_broker.store.recovery import recover, tell
 from rollbus_broker.store.replay_table import ReplayTable
 from rollbus_broker.store.tables import Table
 from rollbus_broker.store.waiting import Waiting, WaitingSample, WaitingTicket
@@ -47,7 +47,6 @@ from rollbus_wire.errors import (
     SharedMemoryFull,
     SpecError,
     WireError,
-    short,
 )
 from rollbus_wire.limits import MAX_REASON
 from rollbus_wire.link import Envelope, Link, drain
@@ -102,9 +101,7 @@ class Store:
             rest_s=config.ticket_timeout_s, on_drop=self._drops.put,
         )  # fmt: skip
         found = recover(self.ledger, now, lambda chunk: is_whole(chunk, self.ledger.pool, config.fsync), boot)
-        if any(found.values()):
-            self._log.info("store recovered", **found)
-        self._report_damage(found["damaged_chunks"])
+        self.counts["damaged_log_bytes"] = tell(found, self.ledger.log, self._log)
         self._annotations = Annotations(self.ledger, self._answer, self.counts)
         self._handlers: dict[type[Message], Callable[[Envelope, Any, float], None]] = {
             TicketRequest: self._ticket_request, Commit: self._commit, Cancel: self._cancel,
@@ -176,16 +173,6 @@ class Store:
         except RollbusError as error:
             self._answer(envelope, Fault(error.code, str(error)))
 
-    def _report_damage(self, chunks: int) -> None:
-        """Count what the log had lost, and say so."""
-        log = self.ledger.log
-        self.counts["damaged_log_bytes"] = sum(size for _, size in log.found.damage)
-        for offset, size in log.found.damage:
-            self._log.warning(
-                "store log damaged", file=str(log.path), offset=offset, lost_bytes=size,
-                damaged_chunks=chunks, kept=str(log.kept or "no room for a copy"),
-            )  # fmt: skip
-
     def _answer(self, envelope: Envelope, message: Message) -> None:
         """Sent at the end of this turn, after the log is written."""
         self._outbox.append((envelope, message))
@@ -200,15 +187,6 @@ class Store:
         for envelope, message in sent:
             self._replies.answer(envelope, message)
         return bool(sent)
-
-    def _table(self, name: str) -> Table:
-        table = self.ledger.tables.get(name)
-        if table is None:
-            known = ", ".join(self.ledger.tables) or "none"
-            raise ConfigError(f"table {short(name)} is not open (open: {known}); the learner opens tables")
-        if table.doubtful:
-            raise ConfigError(f"table {short(name)} lost records of its log; the learner opens it anew")
-        return table
 
     # --- messages ---
 
@@ -290,7 +268,7 @@ class Store:
         if (answered := self._batches.get(asked)) is not None:
             self._answer(envelope, answered)
             return
-        table = self._table(message.table)
+        table = self.ledger.usable(message.table)
         check_draw(message, is_replay=isinstance(table, ReplayTable))
         if isinstance(table, QueueTable) and table.last_sample == asked:
             if (chunks := table.delivery(table.delivered)) is not None:
@@ -300,7 +278,7 @@ class Store:
         self._changed = True
 
     def _consumed(self, envelope: Envelope, message: Consumed, now: float) -> None:
-        table = self._table(message.table)
+        table = self.ledger.usable(message.table)
         check_counts(message.sequence, message.updates)
         priorities = priorities_of(message)
         self.ledger.consumed(table, message.sequence, Version.of(message.version), message.updates)
@@ -310,7 +288,7 @@ class Store:
         self._answer(envelope, table_state(table, self.ledger.pool.table_bytes(table.name)))
 
     def _durable(self, envelope: Envelope, message: Durable, now: float) -> None:
-        table = self._table(message.table)
+        table = self.ledger.usable(message.table)
         check_counts(message.sequence)
         self.ledger.durable(table, message.sequence)
         self._changed = True
