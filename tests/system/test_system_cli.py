@@ -178,7 +178,7 @@ def test_the_console_script_finds_plugins_in_the_working_folder(rollbus: Runner,
 def test_a_wrong_environment_id_ends_at_once_in_every_layout(rollbus: Runner) -> None:
     for processes in ("[broker, hub, actor, learner]", "[broker, hub+actor+evaluator, learner]"):
         done = rollbus(
-            "train", CARTPOLE, "env.id=NoSuch-v0", f"deploy.processes={processes}", "--run-dir",
+            "train", CARTPOLE, "env.id=gymnasium:NoSuch-v0", f"deploy.processes={processes}", "--run-dir",
             str(rollbus.folder / processes[13]), timeout=90,
         )  # fmt: skip
         assert done.returncode == 2
