@@ -44,6 +44,7 @@ def test_a_minute_of_everything(rollbus: Runner) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [7, 8, 9])
 def test_ten_minutes_of_everything_and_cartpole_is_solved(rollbus: Runner, seed: int) -> None:
     report = chaos(rollbus, str(RECIPES / "cartpole_ppo.yaml"), minutes=10.0, seed=seed)
@@ -52,6 +53,7 @@ def test_ten_minutes_of_everything_and_cartpole_is_solved(rollbus: Runner, seed:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_ten_minutes_of_everything_off_policy(rollbus: Runner) -> None:
     report = chaos(rollbus, str(RECIPES / "pendulum_sac.yaml"), minutes=10.0, seed=7)
     assert len(report["injected"]) >= 60 and report["audit"]["applied_chunks"] > 0
