@@ -47,32 +47,50 @@ def way(num_rounds: int = 400) -> Way:
 def _rounds(link: ZmqLink, num_rounds: int) -> Way:
     poller = Poller()
     poller.add(link)
-    peer, told_s = _next(link, poller)
-    times, own_s, main_s = [], time.process_time(), time.thread_time()
+    peer, theirs = _next(link, poller)
+    times, ours = [], _used()
     for _ in range(num_rounds):
         began = time.perf_counter()
         link.send(Ping(), to=peer)
-        _, now_s = _next(link, poller)
+        _, told = _next(link, poller)
         times.append(time.perf_counter() - began)
-    cpu_s = (time.process_time() - own_s + now_s - told_s) / num_rounds
-    main_s = (time.thread_time() - main_s) / num_rounds
-    # Both main threads do the same: what is left of the CPU time is of I/O threads, for two messages.
-    return Way(max(0.0, cpu_s - 2 * main_s) / 2, max(0.0, median(times) - cpu_s) / 2)
+    # Of both processes, for two messages.
+    both = [(_used(), ours), (told, theirs)]
+    main_s = sum(now.main_s - then.main_s for now, then in both) / num_rounds
+    io_s = sum(now.io_s - then.io_s for now, then in both) / num_rounds
+    return Way(io_s / 2, max(0.0, median(times) - main_s - io_s) / 2)
 
 
-def _next(link: ZmqLink, poller: Poller) -> tuple[bytes, float]:
-    """Who answered, and the CPU time that it had used."""
+class _Used(NamedTuple):
+    """CPU seconds of a process so far."""
+
+    main_s: float
+    #: Of all its other threads: ZeroMQ's, where nothing else runs.
+    io_s: float
+
+
+def _used() -> _Used:
+    main_s = time.thread_time()
+    return _Used(main_s, time.process_time() - main_s)
+
+
+def _next(link: ZmqLink, poller: Poller) -> tuple[bytes, _Used]:
+    """Who answered, and what it had used."""
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         for envelope in drain(link):
-            return envelope.peer, _cpu_s(envelope.message)
+            return envelope.peer, _told(envelope.message)
         poller.wait(0.1)
     raise DeadlineExceeded(f"the echo process did not answer within {START_S:.0f} s")
 
 
-def _cpu_s(message: object) -> float:
+def _tell() -> Goodbye:
     # Any message that carries a text would do.
-    return float(message.reason) if isinstance(message, Goodbye) else 0.0
+    return Goodbye(" ".join(map(repr, _used())))
+
+
+def _told(message: object) -> _Used:
+    return _Used(*map(float, message.reason.split())) if isinstance(message, Goodbye) else _Used(0.0, 0.0)
 
 
 def answer(endpoint: str) -> None:
@@ -80,10 +98,10 @@ def answer(endpoint: str) -> None:
     link = ZmqLink.connect(endpoint)
     poller = Poller()
     poller.add(link)
-    link.send(Goodbye(repr(time.process_time())))
+    link.send(_tell())
     while True:
         for _ in drain(link):
-            link.send(Goodbye(repr(time.process_time())))
+            link.send(_tell())
         poller.wait(1.0)
 
 
