@@ -29,6 +29,7 @@ def commands(repeats: int, seed: int, ray: str, triton: str) -> dict[str, list[s
         "kernels": ["bench_kernels.py", "--cpu"],
         "update": ["bench_update.py", "--repeats", str(repeats)],
         "end_to_end": ["bench_end_to_end.py", "--repeats", str(repeats)],
+        "returns": ["bench_returns.py"],
         "round_trip": ["bench_round_trip.py", "--where", "--repetitions", str(repeats)],
         "inference": ["bench_inference.py", *served, "--repeat", str(repeats)],
         "weights": ["bench_weights.py", *with_ray, "--repeat", str(repeats)],

@@ -110,6 +110,8 @@ def reader_process(prefix: str, num_mb: str) -> None:
 
 def ray_process(num_mb: str, num_actors: str) -> None:
     """A learner and actors in Ray: put, get, load_state_dict; of torch's tensors, or of numpy's."""
+    # Four copies of 1 GB beside ours come near what Ray takes for the end of the memory: it would kill them.
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"
     import ray
     import torch
 

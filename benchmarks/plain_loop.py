@@ -1,6 +1,6 @@
 """The peer to beat: PPO in one process, gymnasium's SyncVectorEnv and torch, 16 environments.
 
-    python benchmarks/plain_loop.py cartpole|halfcheetah|pixels [--seconds 8] [--seed 1]
+    python benchmarks/plain_loop.py cartpole|halfcheetah|pixels [--seconds 8] [--seed 1] [--evaluate 0]
 
 Prints one JSON line: steps per second with learning, and where a step's time goes: stepping (``s``),
 inference with sampling and log-probs (``i``), update with advantages (``u``), microseconds per
@@ -146,6 +146,21 @@ class Loop:
                 self.optimiser.step()
         self.spent["u"] += time.perf_counter() - began
 
+    @torch.no_grad()
+    def evaluate(self, workload: str, episodes: int) -> list[float]:
+        """Returns of whole episodes, seeds 0 and on, with the mode of the distribution."""
+        env, returns = gymnasium.make(IDS[workload]), []
+        for seed in range(episodes):
+            obs, over, total = env.reset(seed=seed)[0], False, 0.0
+            while not over:
+                distribution, _ = self.network(torch.as_tensor(obs[None], dtype=self.obs.dtype))
+                action = distribution.mode[0].numpy()
+                executed = action if self.bounds is None else action.clip(*self.bounds)
+                obs, reward, terminated, truncated, _ = env.step(executed)
+                over, total = terminated or truncated, total + float(reward)
+            returns.append(total)
+        return returns
+
 
 def main() -> None:
     """Measure after a warm-up."""
@@ -154,6 +169,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--steps", type=int, default=0, help="instead of --seconds")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--evaluate", type=int, default=0, help="episodes after the last update")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -173,7 +189,10 @@ def main() -> None:
     steps = (updates - WARM_UP_UPDATES) * STEPS * NUM_ENVS
     parts = {name: spent / steps * 1e6 for name, spent in loop.spent.items()}
     rate = steps / (time.perf_counter() - began)
-    print(json.dumps({"steps_per_s": rate, **parts, "return": float(np.mean(loop.returns or [np.nan]))}))
+    found = {"steps_per_s": rate, **parts, "return": float(np.mean(loop.returns or [np.nan]))}
+    if arguments.evaluate:
+        found["evaluated"] = loop.evaluate(arguments.workload, arguments.evaluate)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
