@@ -154,6 +154,25 @@ def test_what_a_token_weighs(name, weights):
     assert float(numerator) / float(count) == pytest.approx(by_hand, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("grpo", 1), ("gspo", 1), ("dapo", 1), ("dr_grpo", 9 / 12), ("rloo", 9 / 4)]
+)
+def test_the_kl_is_of_what_the_ratio_is_of(name, tokens):
+    """Each of 9 tokens is 0.1 nats less likely than under the reference, k3: e^0.1 - 1.1.
+
+    An episode that is one action pays for all of its tokens.
+    """
+    algorithm = built(name, kl_coef=0.5)
+    roles = {name: role.module for name, role in algorithm.roles().items()}
+    batch = batch_of(ENDS, [1.0, 0.0, 0.0, 1.0])
+    algorithm.label(batch, roles, NOW)
+    batch["reference_log_prob"] = batch["old_log_prob"] + 0.1
+    numerator, count = algorithm.loss(roles, {**batch, "obs/prompt": batch["obs/prompt"][:1]}).terms[
+        "kl_loss"
+    ]
+    assert float(numerator) / float(count) == pytest.approx(0.5 * tokens * (math.exp(0.1) - 1.1), rel=1e-4)
+
+
 def test_ratios_of_tokens_and_of_sequences():
     """Log-ratios .1 and .3 of two tokens: exp of each, of the sum .4, of the mean .2."""
     moved = torch.tensor([[[0.1, 0.3, 0.0]]])

@@ -149,7 +149,9 @@ class GroupAlgorithm(CoTraining):
         if config.kl_coef:
             apart = masked.select(batch["reference_log_prob"] - log_prob, mask)
             kl = apart.exp() - apart - 1
-            terms["kl_loss"] = (config.kl_coef * (kl * weight).sum(), count)
+            # Where the episode is one action its KL is that of all its tokens together.
+            each = weight * length[:, None] if config.ratio == "sequence" else weight
+            terms["kl_loss"] = (config.kl_coef * (kl * each).sum(), count)
         if config.entropy_coef:
             entropy = masked.select(found["entropy"], mask.any(-1)).sum()
             terms["entropy_loss"] = (-config.entropy_coef * entropy, mask.sum())
