@@ -144,7 +144,7 @@ def report(
     for (layout, lag), found in series.items():
         rows.append(
             {
-                "layout": layout, "lag": lag, "steps_per_s": found.median("rates"),
+                "layout": layout, "lag": lag, "steps_per_s": found.median("rates"), "rates": found.rates,
                 "over_plain": found.median("ratios"), "of_bound": found.median("of_bound"),
             }
         )  # fmt: skip
