@@ -22,6 +22,8 @@ CARTPOLE = [
 ]
 #: Environment and batch: 30 updates, a checkpoint after 10.
 TOY = [TINY, "run.total_steps=3840", "checkpoint.every_steps=1280", "checkpoint.keep=10"]
+#: 100 updates: some are left when the first checkpoint was seen and its writer looked up.
+LONGER = [*TOY, "run.total_steps=12800", "checkpoint.keep=20"]
 GROUPS = [
     str(RECIPES / "digits_grpo.yaml"), "run.start_from=", "env.num_envs=32", "algorithm.group_size=4",
     "algorithm.num_groups=8", "run.total_steps=960", "checkpoint.every_steps=320", "checkpoint.keep=10",
@@ -76,9 +78,9 @@ def test_thirty_updates_and_ten_and_twenty(rollbus: Runner, recipe: list[str]) -
 )
 def test_whoever_dies_the_run_is_the_same(rollbus: Runner, victim: str) -> None:
     straight, broken = rollbus.folder / "straight", rollbus.folder / "broken"
-    done = rollbus("train", *TOY, *DETERMINISTIC, "--run-dir", str(straight), timeout=200)
+    done = rollbus("train", *LONGER, *DETERMINISTIC, "--run-dir", str(straight), timeout=200)
     assert done.returncode == 0, done.stderr
-    process = rollbus.start("train", *TOY, *DETERMINISTIC, "--run-dir", str(broken))
+    process = rollbus.start("train", *LONGER, *DETERMINISTIC, "--run-dir", str(broken))
     wait_for(lambda: saved(broken), 120, "a checkpoint")
     os.kill(member(rollbus, broken, victim)["pid"], signal.SIGKILL)
     _, errors = process.communicate(timeout=200)
