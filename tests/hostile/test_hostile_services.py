@@ -225,7 +225,7 @@ def test_a_flood_of_small_messages_starves_nobody(services, plane):
     """One peer sends sound messages as fast as it can; the good peer has its turn after a bounded number.
 
     Counted in messages, so that a busy machine changes nothing: a step takes a few turns of the services,
-    and a turn takes 2 ms of the flood, which are some 40 messages here.
+    and a turn takes 2 ms of the flood, which are some 80 messages here.
     """
     num = 60
     command = [sys.executable, "-c", FLOOD, services.endpoints[plane], envelope("ping")[0].hex()]
@@ -237,7 +237,7 @@ def test_a_flood_of_small_messages_starves_nobody(services, plane):
             flood.kill()
         answered = 100 * len(flood.stdout.read())
     assert answered > 0
-    assert answered / num < 400
+    assert answered / num < 800
     assert services.answers(plane)
 
 

@@ -10,6 +10,7 @@ objects, strings, dates or structures.
 from __future__ import annotations
 
 import struct
+import threading
 from functools import lru_cache
 from typing import Any, List, Sequence, Tuple
 
@@ -41,24 +42,43 @@ _DIMENSIONS = [struct.Struct("<%dQ" % n) for n in range(MAX_DIMENSIONS + 1)]
 
 def pack(header: Any) -> List[Any]:
     """Frames of ``header``: ``[msgpack bytes, array, array, ...]``; arrays are not copied."""
-    frames: List[Any] = [b""]
+    return _PACKING.frames_of(header)
 
-    def default(value: Any) -> Any:
+
+class _Packing(threading.local):
+    """One packer per thread: making one costs as much as packing a small message."""
+
+    def __init__(self) -> None:
+        self._pack = msgpack.Packer(default=self._default, use_bin_type=True).pack
+        #: Of the header that is being packed.
+        self._frames: List[Any] = []
+
+    def frames_of(self, header: Any) -> List[Any]:
+        self._frames = frames = [b""]
+        try:
+            frames[0] = self._pack(header)
+        finally:
+            self._frames = []
+        return frames
+
+    def _default(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
-            return _pack_array(value, frames)
+            return _pack_array(value, self._frames)
         if isinstance(value, np.generic):
             return value.item()
         raise WireError("a %s cannot travel: %r" % (type(value).__name__, value))
 
-    frames[0] = msgpack.packb(header, default=default, use_bin_type=True)
-    return frames
+
+_PACKING = _Packing()
+#: An `ExtType` from (code, bytes) without its checks.
+_extension = msgpack.ExtType._make
 
 
 def _pack_array(array: np.ndarray, frames: List[Any]) -> msgpack.ExtType:
     if array.nbytes <= INLINE_BYTES:
-        return msgpack.ExtType(ARRAY_EXTENSION, _describe(0, array.dtype, array.shape) + array.tobytes())
+        return _extension((ARRAY_EXTENSION, _describe(0, array.dtype, array.shape) + array.tobytes()))
     frames.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
-    return msgpack.ExtType(ARRAY_EXTENSION, _describe(len(frames) - 1, array.dtype, array.shape))
+    return _extension((ARRAY_EXTENSION, _describe(len(frames) - 1, array.dtype, array.shape)))
 
 
 @lru_cache(maxsize=4096)
@@ -85,10 +105,19 @@ def unpack(frames: Sequence[Any], max_elements: int = MAX_ELEMENTS) -> Any:
     used = set()
 
     def extension(code: int, data: bytes) -> np.ndarray:
-        array, index = _unpack_array(code, data, frames)
-        if index:
-            used.add(index)
-        return array
+        if code != ARRAY_EXTENSION or len(data) < _PREFIX.size:
+            raise WireError("unknown extension type %d of %d bytes" % (code, len(data)))
+        start = _PREFIX.size + 8 * data[3]
+        index, dtype, shape, num_bytes = _described(data[:start])
+        if index >= len(frames) or (index and len(data) != start):
+            raise WireError("array names frame %d of %d, in %d bytes" % (index, len(frames), len(data)))
+        came = len(frames[index]) if index else len(data) - start
+        if num_bytes != came:
+            raise WireError("array of %s %s needs %d bytes, %d came" % (dtype, list(shape), num_bytes, came))
+        if not index:
+            return np.ndarray(shape, dtype, data, start)
+        used.add(index)
+        return np.frombuffer(frames[index], dtype).reshape(shape)
 
     try:
         value = msgpack.unpackb(
@@ -106,21 +135,6 @@ def unpack(frames: Sequence[Any], max_elements: int = MAX_ELEMENTS) -> Any:
     if len(used) != len(frames) - 1:
         raise WireError("%d array frames came, %d are named" % (len(frames) - 1, len(used)))
     return value
-
-
-def _unpack_array(code: int, data: bytes, frames: Sequence[Any]) -> Tuple[np.ndarray, int]:
-    if code != ARRAY_EXTENSION or len(data) < _PREFIX.size:
-        raise WireError("unknown extension type %d of %d bytes" % (code, len(data)))
-    start = _PREFIX.size + 8 * data[3]
-    index, dtype, shape, num_bytes = _described(data[:start])
-    if index >= len(frames) or (index and len(data) != start):
-        raise WireError("array names frame %d of %d, in %d bytes" % (index, len(frames), len(data)))
-    came = len(frames[index]) if index else len(data) - start
-    if num_bytes != came:
-        raise WireError("array of %s %s needs %d bytes, %d came" % (dtype, list(shape), num_bytes, came))
-    if index:
-        return np.frombuffer(frames[index], dtype).reshape(shape), index
-    return np.ndarray(shape, dtype, data, start), 0
 
 
 @lru_cache(maxsize=4096)

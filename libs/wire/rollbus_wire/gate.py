@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import zmq
 from zmq.utils import z85
@@ -172,19 +172,17 @@ class GuardedLink(ZmqLink):
         super().__init__(socket, run, sender)
         self.gate, self.plane = gate, plane
         self.endpoint = sockets.announced(self.endpoint, gate.host, key.public)
-        self._receive = self._receive_admitted
         #: Who sent what is being opened.
         self._public, self._entry = "", Allowed("", "", True)
         #: Connection -> public key, and sender id -> the key that used it first; the oldest are forgotten.
         self._connections: OrderedDict[bytes, str] = OrderedDict()
         self._senders: OrderedDict[str, str] = OrderedDict()
 
-    def _receive_admitted(self, flags: int) -> List[bytes]:
+    def _receive(self) -> List[Any]:
         """The next message of somebody who is on the list now; so many of others at most are passed over."""
         for _ in range(REJECTS_PER_TURN):
-            first = self.socket.recv(flags, copy=False)
-            frames = [first.bytes]
-            frames += self.socket.recv_multipart(flags)
+            first = self.socket.recv(zmq.DONTWAIT, copy=False)
+            frames = [first.bytes, *sockets.receive(self.socket, bound=False)]
             public = str(first.get("User-Id"))
             entry = self.gate.allowed.get(public)
             if entry is not None and not entry.revoked:

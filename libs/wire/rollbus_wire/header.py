@@ -38,6 +38,8 @@ def _tables() -> Tuple[List[int], List[int], List[Tuple[int, int, int]]]:
 #: Texts with a length of their own begin with this byte or the next two.
 _TEXT = 0xD9
 _SIZE, _CHILDREN, _SIZED = _tables()
+#: Types of values that `check_values` looks into or refuses.
+_LOOKED_AT = frozenset({dict, list, msgpack.Timestamp})
 
 
 def bound_elements(header: Any, limit: int) -> None:
@@ -72,7 +74,7 @@ def check_values(header: Any) -> None:
     level = [header]
     for _ in range(MAX_DEPTH):
         below: List[Any] = []
-        for value in level:
+        for value in [each for each in level if type(each) in _LOOKED_AT]:
             kind = type(value)
             if kind is dict:
                 if value:
@@ -80,7 +82,7 @@ def check_values(header: Any) -> None:
                     below += value.values()
             elif kind is list:
                 below += value
-            elif kind is msgpack.Timestamp:
+            else:
                 raise WireError("extension type -1, a timestamp (%s), is not on the wire" % value)
         if not below:
             return

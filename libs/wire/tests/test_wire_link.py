@@ -206,6 +206,24 @@ def test_a_local_pair_hands_over_the_object():
         a.send(message)
 
 
+def test_draining_takes_no_more_than_are_awaited():
+    a, b = local_pair()
+    sent = [a.send(Ping()) for _ in range(5)]
+    assert [e.id for e in drain(b, 2)] == sent[:2]
+    assert [e.id for e in drain(b)] == sent[2:]
+
+
+def test_a_message_that_cannot_travel_leaves_no_trace_in_the_next_one(links):
+    hub, peer = links
+    large = np.arange(9000, dtype=np.float64)
+    with pytest.raises(WireError, match="cannot travel"):
+        peer.send(Step(rows=large, actions=object()))
+    peer.send(Step(rows=np.arange(2, dtype=np.int32), actions=large))
+    message = receive(hub).message
+    np.testing.assert_array_equal(message.rows, [0, 1])
+    np.testing.assert_array_equal(message.actions, large)
+
+
 def test_the_poller_waits_on_local_and_other_links(tmp_path):
     a, b = local_pair()
     hub = ZmqLink.bind("ipc://%s/s" % tmp_path)

@@ -12,7 +12,7 @@ import hashlib
 import re
 from dataclasses import MISSING, fields
 from functools import lru_cache
-from typing import Any, Dict, Type
+from typing import Any, Dict, Tuple, Type
 
 import numpy as np
 
@@ -116,6 +116,8 @@ class _Table:
         self.cls = cls
         self.checks: Dict[str, Any] = {}
         self.contents: Dict[str, Any] = {}
+        #: The type that a field has as a rule, and what is checked of values of just that type.
+        self.usual: Dict[str, Tuple[type, Any]] = {}
         self.required = set()
         for item in fields(cls):  # type: ignore[arg-type]
             annotation = str(item.type)
@@ -126,8 +128,18 @@ class _Table:
                 self.contents[item.name] = CONTENTS["text" if item.name in TEXTS else annotation]
             types = check if isinstance(check, tuple) else (check,)
             self.checks[item.name] = types + ((type(None),) if optional else ())
+            # What `CONTENTS` has for whole numbers only tells flags from them.
+            content = None if types[0] is int else self.contents.get(item.name)
+            self.usual[item.name] = (types[0], content)
             if item.default is MISSING and item.default_factory is MISSING:
                 self.required.add(item.name)
+
+    def check(self, key: str, value: Any) -> None:
+        """Raise `WireError` unless ``value`` is what the field ``key`` may hold."""
+        if not isinstance(value, self.checks[key]):
+            raise WireError("%s.%s: got %s" % (self.cls.kind, key, type(value).__name__))
+        if key in self.contents and value is not None and (problem := self.contents[key](value)):
+            raise WireError("%s.%s: %s" % (self.cls.kind, key, problem))
 
 
 def _snake(name: str) -> str:
@@ -165,16 +177,14 @@ def from_data(kind: str, data: Any) -> Message:
         raise WireError("unknown message %s" % short(kind))
     if not isinstance(data, dict):
         raise WireError("%s: the body is a %s, not a map" % (kind, type(data).__name__))
-    checks, contents = table.checks, table.contents
+    usual = table.usual
     known = {}
     for key, value in data.items():
-        types = checks.get(key)
-        if types is None:
+        field = usual.get(key)
+        if field is None:
             continue
-        if not isinstance(value, types):
-            raise WireError("%s.%s: got %s" % (kind, key, type(value).__name__))
-        if key in contents and value is not None and (problem := contents[key](value)):
-            raise WireError("%s.%s: %s" % (kind, key, problem))
+        if type(value) is not field[0] or (field[1] is not None and field[1](value)):
+            table.check(key, value)
         known[key] = value
     known.update(table.cls.filled(known))
     if not table.required <= known.keys():
