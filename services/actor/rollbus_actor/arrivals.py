@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollbus_core.all_rows import AllRows
 from rollbus_wire.errors import SpecError, short
 from rollbus_wire.limits import MAX_ACTION_CHUNK, MAX_ROWS
 from rollbus_wire.messages import Arrays, Attached, Tick
@@ -37,7 +38,7 @@ class TickCheck:
 
     def __init__(self, spec: EnvSpec, num_rows: int) -> None:
         self._obs = {key: (np.dtype(item.dtype), item.shape) for key, item in spec.observation.items()}
-        self._num_rows, self._all = num_rows, np.arange(num_rows)
+        self._num_rows, self._all = num_rows, AllRows(num_rows)
 
     def __call__(self, tick: Tick) -> str:
         rows, num = tick.rows, tick.rows.size
@@ -86,7 +87,7 @@ class TickCheck:
         """Whether ``places`` are distinct ones below ``num``."""
         if places.ndim != 1 or places.dtype.kind not in "iu" or places.size > num:
             return False
-        if places.size == self._num_rows and (places == self._all).all():
+        if self._all.are(places):
             return True
         if not places.size:
             return True

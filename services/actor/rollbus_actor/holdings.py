@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from rollbus_actor.arrivals import check_attached
@@ -128,11 +127,14 @@ class Holdings:
         message = Act(
             session.slice, session.fence, tick.tick, tick.rows, act.env_action, carry, self._chunked
         )
+        if not self._send(session, message):
+            return False
         if session.link.remote:
-            # An engine may use its arrays again.
-            session.last_act = replace(message, rows=tick.rows.copy(), action=act.env_action.copy())
+            # It is on its way; an engine may use its arrays again.
+            message.action = act.env_action.copy()
+            session.last_act = message
             self._await_news(session, FIRST_ASK_S)
-        return self._send(session, message)
+        return True
 
     # --- hearing from hubs -------------------------------------------------------------------
 
@@ -140,10 +142,11 @@ class Holdings:
         """Handle what came and what is overdue; whether anything was done."""
         busy = False
         for link in list(self._links.values()):
-            for envelope in drain(link):
+            awaited = sum(s.link is link and s.state in ("attach", "tick") for s in self.sessions.values())
+            for envelope in drain(link, max(1, awaited)):
                 busy = True
                 self._heard(link, envelope.message, envelope.re)
-            if any(s.link is link and s.state in ("attach", "tick") for s in self.sessions.values()):
+            if awaited:
                 link.keep_alive()
         for session in list(self.sessions.values()):
             if session.release_by is not None and now >= session.release_by:

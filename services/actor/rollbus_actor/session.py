@@ -12,6 +12,7 @@ from rollbus_actor.arrivals import TickCheck
 from rollbus_actor.chunks import ChunkWriter, Parked
 from rollbus_actor.frames import FrameStack
 from rollbus_actor.shared import SharedObservations
+from rollbus_core.all_rows import AllRows
 from rollbus_core.columns import Layout
 from rollbus_policies.base import PolicySpec
 from rollbus_wire.errors import SpecError
@@ -69,9 +70,7 @@ class Session:
         #: Stacks and recurrent states of this chunk's finals, where their values are recorded.
         self.finals: list[tuple[dict[str, np.ndarray], np.ndarray | None]] = []
         self.waits_since = 0.0
-        self._all_rows = np.zeros(0, np.int32)
-        #: The last array of rows that was all rows in order: a local hub sends the same one again.
-        self._known_whole: np.ndarray | None = None
+        self._all_rows = AllRows(0)
 
     @property
     def held(self) -> bool:
@@ -86,7 +85,7 @@ class Session:
         self.check = TickCheck(spec, message.num_rows)
         self.record = record and message.record
         self.state = "tick"
-        self._all_rows = np.arange(self.num_rows, dtype=np.int32)
+        self._all_rows = AllRows(self.num_rows)
         if frame_stack > 1:
             self.frames = FrameStack(frame_stack, self.num_rows, message.history)
         if policy.state == "hub":
@@ -96,22 +95,19 @@ class Session:
         """A tick came: its rows wait for a decision."""
         self.tick, self.taken = tick, False
         self.last_tick, self.last_act, self.ask_due = tick.tick, None, math.inf
-        if tick.rows is self._known_whole:
-            self.whole = True
-            return
-        self.whole = tick.rows.size == self.num_rows and bool((tick.rows == self._all_rows).all())
-        # What cannot be written to stays what it is.
-        self._known_whole = tick.rows if self.whole and not tick.rows.flags.writeable else None
+        self.whole = self._all_rows.are(tick.rows)
 
     def take_frames(self) -> None:
         """Enter the observations of `tick` where rows remember something."""
         assert self.tick is not None
+        self.taken = True
+        if self.frames is None and self.carry is None:
+            return
         begins = self.tick.step == 0
         if self.frames is not None:
             self.frames.push(self.tick.rows, self.tick.obs, begins)
         if self.carry is not None and begins.any():
             self.carry[self.tick.rows[begins]] = 0.0
-        self.taken = True
 
     def inputs(self) -> tuple[Mapping[str, np.ndarray], np.ndarray | None]:
         """What the policy gets for `tick`: observations (stacked) and recurrent state."""

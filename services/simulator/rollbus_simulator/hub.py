@@ -142,8 +142,8 @@ class Hub(Service):
             for envelope in drain(link):
                 busy = True
                 self._heard(link, envelope)
-        busy |= self._poll_workers(began)
-        busy |= self._peers.poll()
+                self._peers.serve()  # environments in this process step at once
+        busy |= self._poll_workers(began) | self._peers.poll()
         self._end_if_broken()
         if self._settings.tick_deadline_s:
             for each in self.slices.values():

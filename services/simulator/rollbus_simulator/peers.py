@@ -57,8 +57,8 @@ class Peers:
         self._links: list[tuple[Link, Callable[[Message], Message] | None]] = []
         self._sessions: dict[tuple[int, bytes], Session] = {}
         self._next_index, self._look_at = 0, 0.0
-        #: Some peers live in this process and are asked in every turn.
-        self._served = False
+        #: Sessions of peers that live in this process.
+        self._local: list[Session] = []
         self.spec: EnvSpec | None = None
         self._failures = FailureLog(log)
         #: The last failure of an environment, as text.
@@ -80,16 +80,14 @@ class Peers:
         busy = False
         for link, serve in list(self._links):
             busy |= self._drain(link, serve)
+        busy |= self.serve()
         now = time.monotonic()
-        if len(self._sessions) > MANY and not self._served and now < self._look_at:
+        if len(self._sessions) > MANY and not self._local and now < self._look_at:
             return busy
         self._look_at = now + LOOK_S
         for session in self.sessions:
             if session.serve is None:
                 self._watch(session, now)
-            elif session.asked:
-                self._serve(session, session.serve)
-                busy = True
             if session.broken:
                 self._lose(session, session.broken)
                 busy = True
@@ -106,8 +104,16 @@ class Peers:
             session.tell(Goodbye(reason=reason, again=again))
         self._sessions.clear()
 
-    def _serve(self, session: Session, serve: Callable[[Message], Message]) -> None:
-        """Ask a peer in this process until nothing is asked of it any more; no message is sent."""
+    def serve(self) -> bool:
+        """Ask the peers in this process until nothing is asked of them any more; no message is sent."""
+        asked = [session for session in self._local if session.asked]
+        for session in asked:
+            self._serve(session)
+        return bool(asked)
+
+    def _serve(self, session: Session) -> None:
+        serve = session.serve
+        assert serve is not None
         while session.asked:
             message, request = session.asked.popleft()
             reply = serve(message)
@@ -208,7 +214,7 @@ class Peers:
         self._sessions[key] = session
         if serve is not None:
             # It says nothing more by itself.
-            self._served = True
+            self._local.append(session)
             self._links.remove((link, serve))
         session.tell(
             Welcome(

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollbus_core.all_rows import AllRows
 from rollbus_simulator.acts import ActCheck
 from rollbus_simulator.counters import Counters
 from rollbus_simulator.episodes import EpisodeSource
@@ -72,8 +73,8 @@ class Slice(Tenancy):
         self._single = False
         self._round = Round(num_rows, together=episodes.rounds)
         self.seats = Seats(num_rows)
-        self._places = np.arange(num_rows, dtype=np.int32)
-        self._places.flags.writeable = False
+        self._all = AllRows(num_rows)
+        self._places = self._all.rows
         self._first_ready = 0.0
 
     # --- seats -----------------------------------------------------------------------------
@@ -159,11 +160,8 @@ class Slice(Tenancy):
         if act.fence != self.tenure.fence:
             self._counters.stale_acts += 1
             return
-        places = act.rows
-        whole = places is self._places or (
-            places.shape == self._places.shape and bool((places == self._places).all())
-        )
-        places = self._places if whole else self._acts.places(places)
+        whole = self._all.are(act.rows)
+        places = self._places if whole else self._acts.places(act.rows)
         if act.tick != self.tick or not (whole and self._whole_tick):
             waiting = self.state[places] == TICKED
             if act.tick != self.tick or not waiting.all():
