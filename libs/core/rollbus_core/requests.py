@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -42,11 +43,15 @@ class Requests:
         self.late = 0
         self._redials = link.redials
         self._open: dict[int, _Open] = {}
+        #: No request is due before this.
+        self._due = math.inf
 
     def ask(self, message: Message, on_reply: Callable[[Message], Any]) -> int:
         """Send ``message``; ``on_reply`` gets its answer (which may be a `Fault`)."""
         request = self.link.send(message)
-        self._open[request] = _Open(message, on_reply, time.monotonic() + self.repeat_s, self.repeat_s)
+        due = time.monotonic() + self.repeat_s
+        self._open[request] = _Open(message, on_reply, due, self.repeat_s)
+        self._due = min(self._due, due)
         return request
 
     def forget(self, request: int) -> None:
@@ -77,8 +82,14 @@ class Requests:
             self._redials = self.link.redials
             for entry in self._open.values():
                 entry.due, entry.wait_s = 0.0, self.repeat_s
-        now = time.monotonic()
-        for request, entry in list(self._open.items()):
+            self._due = 0.0
+        if (now := time.monotonic()) > self._due:
+            self._repeat(now)
+        return busy, others
+
+    def _repeat(self, now: float) -> None:
+        """Send again what is overdue."""
+        for request, entry in self._open.items():
             if now > entry.due:
                 entry.wait_s = min(2 * entry.wait_s, max(self.repeat_s, MAX_REPEAT_S))
                 entry.due = now + entry.wait_s
@@ -86,7 +97,7 @@ class Requests:
                     self.link.send(entry.message, id=request)
                 except PeerLost:
                     pass
-        return busy, others
+        self._due = min((entry.due for entry in self._open.values()), default=math.inf)
 
 
 class Replies:

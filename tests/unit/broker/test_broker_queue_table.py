@@ -116,6 +116,20 @@ def test_rows_beyond_a_batch_are_a_clear_error():
         table.place("s", 8, 1)
 
 
+def test_a_table_is_full_while_no_batch_has_room():
+    table = queue(64, max_lag=1)
+    table.open(Version(1, 0), 0)
+    assert not table.full
+    commit(table, begin(table))
+    assert not table.full, "the next batch may begin, too"
+    begin(table)
+    assert table.full and begin(table, rows=1, asked=1) is None
+    table.deliver(1, ("l", 1))
+    assert table.full, "delivered is not consumed"
+    table.consumed(1, Version(1, 1), 1)
+    assert not table.full
+
+
 def test_deterministic_batches_take_one_chunk_per_slice():
     table = queue(128, max_lag=1, one_chunk_per_slice=True)
     table.open(Version(1, 0), 0)
@@ -251,6 +265,8 @@ class QueueMachine(RuleBasedStateMachine):
         if hasattr(self, "table"):
             config = self.table.config
             assert self.table.outstanding <= (config.max_lag + 1) * config.batch_steps
+            # One step of one row fits wherever there is any room.
+            assert self.table.full == (self.table.place("s", 1, 1) is None)
 
     def teardown(self):
         """No deadlock: if all do their part, three more updates happen."""

@@ -1,7 +1,9 @@
 """Requests are repeated under their id and answered once, over real links."""
 
+import time
+
 from rollbus_core.requests import Replies, Requests
-from rollbus_wire.link import local_pair
+from rollbus_wire.link import drain, local_pair
 from rollbus_wire.messages import Done, ListMembers, Ping
 
 
@@ -20,6 +22,32 @@ def test_a_repeated_request_is_handled_once_and_answered_again():
     busy, others = requests.poll()
     assert busy and not others and got == [Done({"n": 1})]
     assert requests.late == 1, "the second copy of the answer is dropped and counted"
+
+
+def test_only_what_is_overdue_is_repeated_and_each_time_later():
+    ours, theirs = local_pair()
+    requests = Requests(ours, repeat_s=0.2)
+    first = requests.ask(ListMembers(), lambda _: None)
+    time.sleep(0.15)
+    second = requests.ask(ListMembers(), lambda _: None)
+    time.sleep(0.1)
+    requests.poll()
+    requests.poll()
+    assert [e.id for e in drain(theirs)] == [first, second, first]
+    time.sleep(0.25)  # the first one is due 0.4 s after its repetition
+    requests.poll()
+    assert [e.id for e in drain(theirs)] == [second]
+
+
+def test_after_a_redial_everything_is_asked_again_at_once():
+    ours, theirs = local_pair()
+    requests = Requests(ours, repeat_s=60.0)
+    asked = [requests.ask(ListMembers(), lambda _: None) for _ in range(2)]
+    requests.poll()
+    ours.redials += 1
+    requests.poll()
+    requests.poll()
+    assert [e.id for e in drain(theirs)] == asked * 2
 
 
 def test_what_is_no_reply_is_handed_on():

@@ -51,7 +51,7 @@ def check(message: Commit, ticket: TicketInfo, pool: SlabPool) -> str:
     lengths, slab = message.lengths, pool.slabs[ticket.cell.slab]
     if lengths.shape != (ticket.num_rows,) or lengths.dtype.kind not in "iu":
         return "corrupt"
-    if lengths.min() < 0 or lengths.max() > ticket.num_decisions or not lengths.any():
+    if lengths.min() < 0 or not 0 < lengths.max() <= ticket.num_decisions:
         return "corrupt"
     if not 0 <= message.num_finals <= slab.layout.num_finals:
         return "corrupt"

@@ -49,6 +49,7 @@ class Log:
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
         self.path, self.fsync = path, fsync
         self._pending: list[bytes] = []
+        self._packer = msgpack.Packer(use_bin_type=True)
         #: What was found at the start.
         self.found = _read(path)
         #: A copy of the damaged file, if it was damaged.
@@ -60,7 +61,7 @@ class Log:
 
     def append(self, record: dict[str, Any]) -> None:
         """Add a record; it is written by the next `flush`."""
-        self._pending.append(_pack(record))
+        self._pending.append(_pack(self._packer, record))
 
     def flush(self) -> bool:
         """Write what was added; False if the disk is full: then nothing is written and it waits."""
@@ -90,7 +91,7 @@ class Log:
         try:
             with open(partial, "wb") as file:
                 for record in records:
-                    file.write(_pack(record))
+                    file.write(_pack(self._packer, record))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -112,8 +113,8 @@ class Log:
         self._file.close()
 
 
-def _pack(record: dict[str, Any]) -> bytes:
-    body: bytes = msgpack.packb(record, use_bin_type=True)
+def _pack(packer: msgpack.Packer, record: dict[str, Any]) -> bytes:
+    body: bytes = packer.pack(record)
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 

@@ -83,6 +83,14 @@ class QueueTable(Table):
                 return Grant(num_decisions, number, self._min_version(number))
         return None
 
+    @property
+    def full(self) -> bool:
+        for number in range(self.delivered + 1, self.consumed_up_to + self.config.max_lag + 2):
+            batch = self.batches.get(number)
+            if batch is None or self._room(batch) > 0:
+                return False
+        return True
+
     def refusal(self, ticket: TicketInfo, oldest: Version, newest: Version) -> str:
         if not (self.alive(oldest) and self.alive(newest)):
             return "lineage"

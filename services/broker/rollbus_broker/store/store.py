@@ -305,21 +305,22 @@ class Store:
         if table is None or table.doubtful:
             return
         waiting = self._waiting.tickets(name)
-        left = []
-        room = "open"
-        for item in waiting:
-            if room != "open":
-                left.append(item)
-                continue
+        left, room, full = [], "open", table.full
+        for place, item in enumerate(waiting):
+            if full:
+                left += waiting[place:]
+                break
             try:
                 grant = table.place(item.request.slice, item.request.num_rows, item.request.num_decisions)
                 if grant is None:
                     left.append(item)
+                    full = table.full
                 else:
                     self._grant(table, item, grant, self._allocate(table, item), now)
             except (TableFull, SharedMemoryFull) as error:
                 room = "full" if isinstance(error, TableFull) else "memory"
                 left.append(item)
+                full = True
                 if self._room.get(name) != room:
                     self._log.warning("tickets wait for room", table=name, why=str(error))
             except RollbusError as error:

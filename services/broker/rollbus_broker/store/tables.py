@@ -61,6 +61,11 @@ class Table:
         """What a request may begin now, or None if it must wait. Raises `ConfigError` if never."""
         raise NotImplementedError
 
+    @property
+    def full(self) -> bool:
+        """Whether nobody may begin anything now: `place` has None for every request."""
+        return False
+
     def refusal(self, ticket: TicketInfo, oldest: Version, newest: Version) -> str:
         """Why a commit is dropped, or ""."""
         return ""
