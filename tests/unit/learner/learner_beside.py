@@ -1,0 +1,127 @@
+"""What other libraries computed (`tests/fixtures/beside`), and how their weights and data become ours.
+
+Symbols: B transitions, M critics. A network's layers are maps ``{"0": {"weight", "bias"}, ...}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rollbus_learner.algorithm import Loss
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "beside"
+LIBRARIES = sorted(path.stem for path in FOLDER.glob("*.npz"))
+
+Layers = Mapping[str, Mapping[str, Tensor]]
+
+
+@lru_cache
+def arrays(library: str) -> dict[str, np.ndarray]:
+    """All of its file."""
+    with np.load(FOLDER / f"{library}.npz", allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def case(library: str, name: str) -> dict[str, Any]:
+    """The tensors of one case; ``critic/0/weight`` is a map in a map. ValueError if there is no such case."""
+    found: dict[str, Any] = {}
+    for key, array in arrays(library).items():
+        where, *path = key.split("/")
+        if where == name and path:
+            place = found
+            for part in path[:-1]:
+                place = place.setdefault(part, {})
+            place[path[-1]] = torch.from_numpy(array.copy())
+    if not found:
+        raise ValueError(f"{FOLDER / library}.npz has no case {name!r}")
+    return found
+
+
+def transitions(found: Mapping[str, Tensor], policy: Any) -> dict[str, Tensor]:
+    """A batch of unit "step" of obs, next_obs, action (executed), reward, terminated [B]."""
+    reward, no = found["reward"], torch.zeros_like(found["terminated"])
+    return {
+        "obs/x": found["obs"], "next_obs/x": found["next_obs"], "env_action": found["action"],
+        "action": torch.from_numpy(policy.from_env_action(found["action"].numpy())),
+        "reward": reward[:, None], "num_steps": torch.ones(len(reward), dtype=torch.int32),
+        "return_to_go": found.get("return_to_go", torch.zeros_like(reward)),
+        "terminated": found["terminated"], "truncated": no, "interrupted": no, "valid": ~no,
+    }  # fmt: skip
+
+
+def descend(loss: Loss, **factors: float) -> dict[str, float]:
+    """The mean of each term; gradients are then those of their sum, each times its factor (1)."""
+    means = {name: total / num for name, (total, num) in loss.terms.items()}
+    sum(factors.get(name, 1.0) * mean for name, mean in means.items()).backward()
+    return {name: float(mean.detach()) for name, mean in means.items()}
+
+
+def policy_layers(policy: nn.Module) -> list[nn.Linear]:
+    """Of `mlp`."""
+    return [*policy.encoder.layers, policy.output]
+
+
+def value_layers(policy: nn.Module) -> list[nn.Linear]:
+    """Of the value function of `mlp`."""
+    return [*policy.critic.body.layers, policy.critic.output]
+
+
+@torch.no_grad()
+def set_layers(own: Sequence[nn.Linear], layers: Layers) -> None:
+    """Give ``own`` layers their weights."""
+    for layer, given in zip(own, joined(layers, len(own)), strict=True):
+        layer.weight.copy_(given["weight"])
+        layer.bias.copy_(given["bias"])
+
+
+@torch.no_grad()
+def set_heads(ensemble: nn.Module, heads: Mapping[str, Layers]) -> None:
+    """Give a `QEnsemble` the weights of M separate networks."""
+    for index, layers in enumerate(heads.values()):
+        own = [*ensemble.layers, ensemble.output]
+        for layer, given in zip(own, joined(layers, len(own)), strict=True):
+            layer.weight[index].copy_(given["weight"].T)
+            layer.bias[index, 0].copy_(given["bias"])
+
+
+def same_gradients(own: Sequence[nn.Linear], layers: Layers, **tolerance: float) -> None:
+    """AssertionError where gradients of ``own`` differ from theirs, or theirs are 0 everywhere."""
+    for index, (layer, wanted) in enumerate(zip(own, joined(layers, len(own)), strict=True)):
+        _close(layer.weight.grad, wanted["weight"], f"layer {index} weight", tolerance)
+        _close(layer.bias.grad, wanted["bias"], f"layer {index} bias", tolerance)
+
+
+def same_head_gradients(ensemble: nn.Module, heads: Mapping[str, Layers], **tolerance: float) -> None:
+    """`same_gradients` of a `QEnsemble`."""
+    own = [*ensemble.layers, ensemble.output]
+    for head, layers in enumerate(heads.values()):
+        for index, (layer, wanted) in enumerate(zip(own, joined(layers, len(own)), strict=True)):
+            name = f"critic {head} layer {index}"
+            _close(layer.weight.grad[head].T, wanted["weight"], f"{name} weight", tolerance)
+            _close(layer.bias.grad[head, 0], wanted["bias"], f"{name} bias", tolerance)
+
+
+def same_parameter(parameter: Tensor, wanted: Tensor, **tolerance: float) -> None:
+    """AssertionError where the gradient of one parameter differs."""
+    assert parameter.grad is not None
+    _close(parameter.grad, wanted.reshape(parameter.shape), "parameter", tolerance)
+
+
+def joined(layers: Layers, num: int) -> list[Mapping[str, Tensor]]:
+    """``num`` layers: those beyond are rows of the last one (mean and log_std in layers of their own)."""
+    every = [layers[str(index)] for index in range(len(layers))]
+    last = {name: torch.cat([layer[name] for layer in every[num - 1 :]]) for name in ("weight", "bias")}
+    return [*every[: num - 1], last]
+
+
+def _close(found: Tensor, wanted: Tensor, name: str, tolerance: Mapping[str, float]) -> None:
+    limits = {"rtol": 1e-4, "atol": 1e-6} | dict(tolerance)
+    torch.testing.assert_close(found, wanted, msg=lambda text: f"{name}: {text}", **limits)
+    assert wanted.abs().sum() > 0, f"{name}: a gradient of 0 shows nothing"

@@ -1,0 +1,171 @@
+"""Estimators, PPO, IQL, TD3+BC and CQL beside torchrl: the same numbers on its weights, data and noise.
+
+What differs by choice: its squared errors count fully, those of our critics half; it sums over the proposals
+of CQL where we take their mean, which adds a constant to the loss and nothing to the gradient.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from learner_beside import (
+    case,
+    descend,
+    policy_layers,
+    same_gradients,
+    same_head_gradients,
+    same_parameter,
+    set_heads,
+    set_layers,
+    transitions,
+    value_layers,
+)
+from learner_tiny import SPEC
+
+from rollbus_accel.kernels.discounted_return import discounted_return
+from rollbus_learner import estimators
+from rollbus_learner.algorithm import Progress
+from rollbus_learner.algorithms import cql, iql, ppo, td3_bc
+from rollbus_policies import mlp
+
+START = Progress(updates=0, env_steps=0, total_steps=100)
+B, NUM, GAMMA = 12, 4, 0.9
+
+
+# --- estimators --------------------------------------------------------------------------------------
+
+
+def columns(found):
+    """Arguments of `gae` and `vtrace`: every decision counts and took one step."""
+    reward = found["reward"].numpy()
+    names = ("value", "final_value", "terminated", "truncated")
+    return {name: found[name].numpy() for name in names} | {
+        "reward": reward,
+        "discount": np.full_like(reward, GAMMA),
+        "valid": np.ones(reward.shape, bool),
+    }
+
+
+def test_gae_with_terminations_and_truncations():
+    found = case("torchrl", "gae")
+    assert (found["truncated"] & ~found["terminated"]).any() and found["terminated"].any()
+    advantage, target = estimators.gae(**columns(found), lam=0.95)
+    np.testing.assert_allclose(advantage, found["advantage"], atol=2e-6)
+    np.testing.assert_allclose(target, found["target"], atol=2e-6)
+
+
+def test_vtrace_with_both_clips():
+    found = case("torchrl", "vtrace")
+    ratio = found["log_ratio"].exp()
+    assert (ratio > 1.3).any() and (ratio < 0.8).any()
+    advantage, target = estimators.vtrace(
+        **columns(found), log_ratio=found["log_ratio"].numpy(), lam=1.0, rho_clip=1.3, c_clip=0.8
+    )
+    np.testing.assert_allclose(target, found["target"], atol=2e-6)
+    np.testing.assert_allclose(advantage, found["advantage"], atol=2e-6)
+
+
+def test_discounted_returns():
+    found = case("torchrl", "returns")
+    done = found["terminated"] | found["truncated"]
+    ours = discounted_return(found["reward"], torch.ones_like(done), GAMMA, done)
+    torch.testing.assert_close(ours, found["returns"], rtol=1e-5, atol=1e-6)
+
+
+# --- losses ------------------------------------------------------------------------------------------
+
+
+def test_ppo():
+    found = case("torchrl", "ppo")
+    policy = mlp.make(
+        mlp.Config(hidden=[8], activation="relu", head="gaussian", critic_hidden=[8]), SPEC, critic=True
+    )
+    set_layers(policy_layers(policy), found["policy"])
+    set_layers(value_layers(policy), found["value"])
+    with torch.no_grad():
+        policy.head.log_std.copy_(found["log_std"])
+    config = ppo.Config(num_steps=B, minibatches=1, value_clip=0.3, value_coef=0.5, entropy_coef=0.01)
+    algorithm = ppo.make(
+        config, SPEC, policy, config.feed(num_envs=1, num_slices=1, deterministic=False)
+    )
+    names = ("action", "log_prob", "advantage", "target", "old_value")
+    loss = algorithm.loss({"policy": policy}, {"obs/x": found["obs"]} | {name: found[name] for name in names})
+    outside, count = loss.metrics["clip_fraction"]
+    assert 0 < float(outside) / count == pytest.approx(found["clip_fraction"].item())
+    means = descend(loss)
+    for name in ("policy_loss", "value_loss", "entropy_loss"):
+        assert means[name] == pytest.approx(found[name].item(), rel=1e-5, abs=1e-6), name
+    same_gradients(policy_layers(policy), found["policy_gradient"])
+    same_gradients(value_layers(policy), found["value_gradient"])
+    same_parameter(policy.head.log_std, found["log_std_gradient"])
+
+
+def made(module, found, head, **settings):
+    """(algorithm, modules with its weights, labelled batch with its noise)."""
+    config = module.Config(batch_size=B, critic_hidden=[8], gamma=GAMMA, **settings)
+    feed = config.feed(num_envs=1, num_slices=1, deterministic=False)
+    policy = mlp.make(mlp.Config(hidden=[8], activation="relu", head=head), SPEC, critic=False)
+    set_layers(policy_layers(policy), found["policy"])
+    algorithm = module.make(config, SPEC, policy, feed)
+    modules = {name: role.module for name, role in algorithm.roles().items()}
+    set_heads(modules["critic"], found["critic"])
+    set_heads(modules["target"], found["target"])
+    batch = transitions(found, policy)
+    algorithm.label(batch, modules, START)
+    batch |= {name: found[name] for name in ("noise", "next_noise") if name in found}
+    return algorithm, modules, batch
+
+
+def test_iql():
+    found = case("torchrl", "iql")
+    algorithm, modules, batch = made(iql, found, "gaussian", expectile=0.8, beta=12.0, max_weight=100.0)
+    set_heads(modules["value"], {"0": found["value"]})
+    with torch.no_grad():
+        modules["policy"].head.log_std.copy_(found["log_std"])
+    assert descend(algorithm.value_loss(modules, batch))["value_loss"] == pytest.approx(
+        found["value_loss"].item(), rel=1e-5
+    )
+    same_head_gradients(modules["value"], {"0": found["value_gradient"]})
+    means = descend(algorithm.critic_loss(modules, batch), critic_loss=2.0)
+    assert 2 * means["critic_loss"] == pytest.approx(found["critic_loss"].item(), rel=1e-5)
+    same_head_gradients(modules["critic"], found["critic_gradient"])
+    loss = algorithm.policy_loss(modules, batch)
+    advantage = algorithm.judged(modules, batch) - iql.state_value(modules, batch, "obs/")
+    assert 0 < int(((12.0 * advantage).exp() > 100.0).sum()) < B, "some weights must reach their limit"
+    assert descend(loss)["policy_loss"] == pytest.approx(found["policy_loss"].item(), rel=1e-4)
+    same_gradients(policy_layers(modules["policy"]), found["policy_gradient"])
+    same_parameter(modules["policy"].head.log_std, found["log_std_gradient"])
+
+
+def test_td3_bc():
+    """Its target policy is the policy."""
+    found = case("torchrl", "td3_bc")
+    algorithm, modules, batch = made(td3_bc, found, "deterministic", alpha=2.0)
+    set_layers(policy_layers(modules["target_policy"]), found["policy"])
+    means = descend(algorithm.critic_loss(modules, batch), critic_loss=2.0)
+    assert 2 * means["critic_loss"] == pytest.approx(found["critic_loss"].item(), rel=1e-5)
+    same_head_gradients(modules["critic"], found["critic_gradient"])
+    means = descend(algorithm.policy_loss(modules, batch))
+    assert means["policy_loss"] == pytest.approx(found["policy_loss"].item(), rel=1e-5)
+    same_gradients(policy_layers(modules["policy"]), found["policy_gradient"])
+
+
+def test_cql_with_its_multiplier(monkeypatch):
+    """Theirs holds the sum over proposals at 4, so ours their mean at 4 - log of their number."""
+    found, shift = case("torchrl", "cql"), math.log(3 * NUM)
+    algorithm, modules, batch = made(
+        cql, found, "tanh_gaussian", conservative=1.0, target_gap=4.0 - shift, num_proposals=NUM, alpha=0.3,
+        entropy_backup=True,
+    )  # fmt: skip
+    normal = iter([found["now_noise"].flatten(0, 1), found["following_noise"].flatten(0, 1)])
+    monkeypatch.setattr(torch, "randn", lambda *_, **__: next(normal))
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: (found["proposals"] + 1) / 2)
+    means = descend(algorithm.critic_loss(modules, batch), critic_loss=2.0)
+    assert 2 * means["critic_loss"] == pytest.approx(found["critic_loss"].item(), rel=1e-4)
+    assert means["conservative_loss"] + 2 * shift == pytest.approx(found["conservative_loss"].item(), rel=1e-4)
+    assert means["multiplier_loss"] == pytest.approx(found["multiplier_loss"].item(), rel=1e-4)
+    same_head_gradients(modules["critic"], found["critic_gradient"], rtol=1e-3, atol=1e-5)
+    policy = descend(algorithm.policy_loss(modules, batch))["policy_loss"]
+    assert policy == pytest.approx(found["policy_loss"].item(), rel=1e-4)
+    same_gradients(policy_layers(modules["policy"]), found["policy_gradient"], rtol=1e-3, atol=1e-5)
