@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rollbus_learner.algorithm import Loss
+from rollbus_learner.algorithms import _conservative
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "beside"
 LIBRARIES = sorted(path.stem for path in FOLDER.glob("*.npz"))
@@ -61,6 +62,14 @@ def descend(loss: Loss, **factors: float) -> dict[str, float]:
     means = {name: total / num for name, (total, num) in loss.terms.items()}
     sum(factors.get(name, 1.0) * mean for name, mean in means.items()).backward()
     return {name: float(mean.detach()) for name, mean in means.items()}
+
+
+def propose(monkeypatch: Any, found: Mapping[str, Tensor]) -> None:
+    """Have the conservative term draw their proposals: uniform, of the policy now, and next."""
+    normal = iter([found["now_noise"].flatten(0, 1), found["following_noise"].flatten(0, 1)])
+    # The stand-in of that module alone: what it replaces is read once and kept.
+    monkeypatch.setattr(_conservative.torch, "randn", lambda *_, **__: next(normal))
+    monkeypatch.setattr(_conservative.torch, "rand", lambda *_, **__: (found["proposals"] + 1) / 2)
 
 
 def policy_layers(policy: nn.Module) -> list[nn.Linear]:

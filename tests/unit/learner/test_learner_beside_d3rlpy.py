@@ -12,6 +12,7 @@ from learner_beside import (
     case,
     descend,
     policy_layers,
+    propose,
     same_gradients,
     same_head_gradients,
     same_parameter,
@@ -32,18 +33,19 @@ B, NUM = 12, 4
 
 
 class TanhMean(nn.Module):
-    """d3rlpy's policy for IQL: a Gaussian around tanh of the network, one log_std for all observations."""
+    """d3rlpy's policy for IQL: a Gaussian around tanh of the network, one deviation between e^-5 and e^2."""
 
     def __init__(self):
         super().__init__()
         self.spec, self.normaliser = PolicySpec(("float32", (2,))), None
         self.encoder = mlp.make(mlp.Config(hidden=[8], activation="relu"), SPEC, critic=False).encoder
         self.output = nn.Linear(8, 2)
-        self.log_std = nn.Parameter(torch.zeros(2))
+        self.spread = nn.Parameter(torch.zeros(2))
 
     def forward(self, batch, want):
         mean = torch.tanh(self.output(self.encoder(batch["obs/x"])))
-        density = torch.distributions.Normal(mean, self.log_std.exp()).log_prob(batch["action"])
+        std = (-5.0 + 7.0 * torch.sigmoid(self.spread)).exp()
+        density = torch.distributions.Normal(mean, std).log_prob(batch["action"])
         return {"cloning_loss": -density.sum(-1)}
 
     def from_env_action(self, action):
@@ -92,7 +94,7 @@ def test_iql():
     policy = TanhMean()
     algorithm, modules, batch = made(iql, found, policy, expectile=0.8, beta=4.0, max_weight=3.0)
     with torch.no_grad():
-        policy.log_std.copy_(found["log_std"].flatten())
+        policy.spread.copy_(found["spread"].flatten())
     set_heads(modules["value"], {"0": found["value"]})
 
     means = descend(algorithm.value_loss(modules, batch))
@@ -107,7 +109,7 @@ def test_iql():
     assert 0 < int(((4.0 * advantage).exp() > 3.0).sum()) < B, "some weights must reach their limit"
     assert descend(loss)["policy_loss"] == pytest.approx(found["policy_loss"].item(), rel=1e-5)
     same_gradients([*policy.encoder.layers, policy.output], found["policy_gradient"])
-    same_parameter(policy.log_std, found["log_std_gradient"])
+    same_parameter(policy.spread, found["spread_gradient"])
 
 
 @pytest.mark.parametrize(
@@ -124,9 +126,7 @@ def test_conservative_critics(name, module, settings, monkeypatch):
     algorithm, modules, batch = made(
         module, found, mlp_policy("tanh_gaussian"), conservative=2.0, num_proposals=NUM, alpha=0.3, **settings
     )
-    normal = iter([found["now_noise"].flatten(0, 1), found["following_noise"].flatten(0, 1)])
-    monkeypatch.setattr(torch, "randn", lambda *_, **__: next(normal))
-    monkeypatch.setattr(torch, "rand", lambda *_, **__: (found["proposals"] + 1) / 2)
+    propose(monkeypatch, found)
     means = descend(algorithm.critic_loss(modules, batch), critic_loss=2.0)
     conservative = means["conservative_loss"] + 2.0 * 2 * math.log(3 * NUM)
     assert conservative == pytest.approx(found["conservative_loss"].item(), rel=1e-4)

@@ -13,6 +13,7 @@ from learner_beside import (
     case,
     descend,
     policy_layers,
+    propose,
     same_gradients,
     same_head_gradients,
     same_parameter,
@@ -30,7 +31,7 @@ from rollbus_learner.algorithms import cql, iql, ppo, td3_bc
 from rollbus_policies import mlp
 
 START = Progress(updates=0, env_steps=0, total_steps=100)
-B, NUM, GAMMA = 12, 4, 0.9
+B, NUM, GAMMA = 12, 1, 0.9
 
 
 # --- estimators --------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ def made(module, found, head, **settings):
 
 def test_iql():
     found = case("torchrl", "iql")
-    algorithm, modules, batch = made(iql, found, "gaussian", expectile=0.8, beta=12.0, max_weight=100.0)
+    algorithm, modules, batch = made(iql, found, "gaussian", expectile=0.8, beta=30.0, max_weight=100.0)
     set_heads(modules["value"], {"0": found["value"]})
     with torch.no_grad():
         modules["policy"].head.log_std.copy_(found["log_std"])
@@ -132,7 +133,7 @@ def test_iql():
     same_head_gradients(modules["critic"], found["critic_gradient"])
     loss = algorithm.policy_loss(modules, batch)
     advantage = algorithm.judged(modules, batch) - iql.state_value(modules, batch, "obs/")
-    assert 0 < int(((12.0 * advantage).exp() > 100.0).sum()) < B, "some weights must reach their limit"
+    assert 0 < int(((30.0 * advantage).exp() > 100.0).sum()) < B, "some weights must reach their limit"
     assert descend(loss)["policy_loss"] == pytest.approx(found["policy_loss"].item(), rel=1e-4)
     same_gradients(policy_layers(modules["policy"]), found["policy_gradient"])
     same_parameter(modules["policy"].head.log_std, found["log_std_gradient"])
@@ -152,15 +153,16 @@ def test_td3_bc():
 
 
 def test_cql_with_its_multiplier(monkeypatch):
-    """Theirs holds the sum over proposals at 4, so ours their mean at 4 - log of their number."""
+    """Theirs holds the sum over proposals at 4, so ours their mean at 4 - log of their number.
+
+    There is one proposal of each kind: of several, theirs takes the mean of logarithms.
+    """
     found, shift = case("torchrl", "cql"), math.log(3 * NUM)
     algorithm, modules, batch = made(
         cql, found, "tanh_gaussian", conservative=1.0, target_gap=4.0 - shift, num_proposals=NUM, alpha=0.3,
         entropy_backup=True,
     )  # fmt: skip
-    normal = iter([found["now_noise"].flatten(0, 1), found["following_noise"].flatten(0, 1)])
-    monkeypatch.setattr(torch, "randn", lambda *_, **__: next(normal))
-    monkeypatch.setattr(torch, "rand", lambda *_, **__: (found["proposals"] + 1) / 2)
+    propose(monkeypatch, found)
     means = descend(algorithm.critic_loss(modules, batch), critic_loss=2.0)
     assert 2 * means["critic_loss"] == pytest.approx(found["critic_loss"].item(), rel=1e-4)
     assert means["conservative_loss"] + 2 * shift == pytest.approx(found["conservative_loss"].item(), rel=1e-4)
