@@ -155,7 +155,8 @@ def test_td3_bc():
 def test_cql_with_its_multiplier(monkeypatch):
     """Theirs holds the sum over proposals at 4, so ours their mean at 4 - log of their number.
 
-    There is one proposal of each kind: of several, theirs takes the mean of logarithms.
+    There is one proposal of each kind, and s' = s: of several, theirs takes the mean of logarithms, and what
+    the policy does at s' it values there; ours, as the authors' code and d3rlpy, at s.
     """
     found, shift = case("torchrl", "cql"), math.log(3 * NUM)
     algorithm, modules, batch = made(
