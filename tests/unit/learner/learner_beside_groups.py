@@ -35,7 +35,9 @@ class Given(nn.Module):
         pass
 
 
-def labelled(module: Any, found: dict[str, Tensor], **settings: Any) -> tuple[Algorithm, Any, dict[str, Tensor]]:
+def labelled(
+    module: Any, found: dict[str, Tensor], **settings: Any
+) -> tuple[Algorithm, Any, dict[str, Tensor]]:
     """(algorithm, its networks, the batch [1, N] of ``found`` with labels), groups of four."""
     rows, tokens = found["log_prob"].shape
     spec = EnvSpec(
@@ -53,7 +55,8 @@ def labelled(module: Any, found: dict[str, Tensor], **settings: Any) -> tuple[Al
         "obs/x": torch.zeros(2, rows, 1), "action": found["mask"].long()[None],
         "token_log_prob": found["old_log_prob"][None], "log_prob": torch.zeros(1, rows),
         "reward": found["reward"][None, :, None], "valid": ~no, "terminated": ~no, "truncated": no,
-        "interrupted": no, "episode": torch.arange(rows)[None], "step": torch.zeros(1, rows, dtype=torch.int32),
+        "interrupted": no, "episode": torch.arange(rows)[None],
+        "step": torch.zeros(1, rows, dtype=torch.int32),
         # Of another version: there is no log-prob gap to be measured.
         "version": torch.full((1, rows), 7),
     }  # fmt: skip

@@ -1,8 +1,8 @@
 """PPO with its adaptive rate, and random network distillation, beside rsl_rl.
 
 What differs by choice: at a time-out theirs bootstraps from the value of the observation that was acted on,
-ours from that of the final one, which is the same function of given values; theirs adapts the rate before each
-minibatch by the exact KL, ours once per update; its novelty is the distance of two outputs, ours the mean square.
+ours from that of the final one (here they are the same numbers); theirs adapts the rate before each minibatch
+by the exact KL, ours once per update; its novelty is the distance of two outputs, ours the mean square.
 """
 
 import numpy as np
@@ -26,7 +26,9 @@ from rollbus_policies import mlp
 
 
 def test_advantages_with_time_outs():
-    found = {name: column.numpy() for name, column in case("rsl_rl", "ppo").items() if hasattr(column, "numpy")}
+    found = {
+        name: column.numpy() for name, column in case("rsl_rl", "ppo").items() if hasattr(column, "numpy")
+    }
     assert found["truncated"].any() and found["terminated"].any()
     advantage, target = estimators.gae(
         reward=found["reward"], discount=np.full_like(found["reward"], 0.9), value=found["value"],

@@ -1,8 +1,8 @@
 """CrossQ beside sb3-contrib: one joint batch, batch renormalisation, losses and gradients.
 
 What differs by choice: the variance of a batch has the divisor n (as in 1702.03275), theirs n - 1. With eps 0
-that is a factor of the normalised values during warm-up, and nothing afterwards, when values are normalised by
-the running deviation as long as r is not at its limit. Its policy is without batch normalisation here.
+that is a factor of the normalised values during warm-up, and nothing afterwards, when values are normalised
+by the running deviation as long as r is not at its limit. Its policy is without batch normalisation here.
 """
 
 import pytest
@@ -46,9 +46,7 @@ def made(found):
     )
     policy = mlp.make(mlp.Config(hidden=[8], activation="relu", head="tanh_gaussian"), SPEC, critic=False)
     set_layers(policy_layers(policy), found["policy"])
-    algorithm = crossq.make(
-        config, SPEC, policy, config.feed(num_envs=1, num_slices=1, deterministic=False)
-    )
+    algorithm = crossq.make(config, SPEC, policy, config.feed(num_envs=1, num_slices=1, deterministic=False))
     modules = {name: role.module for name, role in algorithm.roles().items()}
     set_heads(modules["critic"], found["critic"])
     for renorm in modules["critic"].renorms:

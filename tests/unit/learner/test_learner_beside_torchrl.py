@@ -1,4 +1,4 @@
-"""Estimators, PPO, IQL, TD3+BC and CQL beside torchrl: the same numbers on its weights, data and noise.
+"""Estimators, networks and losses beside torchrl: the same numbers on its weights, data and noise.
 
 What differs by choice: its squared errors count fully, those of our critics half; it sums over the proposals
 of CQL where we take their mean, which adds a constant to the loss and nothing to the gradient.
@@ -22,13 +22,18 @@ from learner_beside import (
     transitions,
     value_layers,
 )
-from learner_tiny import SPEC
+from learner_tiny import DISCRETE, SPEC
+from test_learner_stretches import Decision, Table
 
 from rollbus_accel.kernels.discounted_return import discounted_return
 from rollbus_learner import estimators
 from rollbus_learner.algorithm import Progress
-from rollbus_learner.algorithms import cql, iql, ppo, td3_bc
+from rollbus_learner.algorithms import cql, dqn, iql, ppo, td3_bc
+from rollbus_learner.algorithms._replay import label_returns
+from rollbus_learner.gather import SlabReader
 from rollbus_policies import mlp
+from rollbus_policies._batch_renorm import BatchRenorm
+from rollbus_policies._critics import TwoHot
 
 START = Progress(updates=0, env_steps=0, total_steps=100)
 B, NUM, GAMMA = 12, 1, 0.9
@@ -74,6 +79,53 @@ def test_discounted_returns():
     torch.testing.assert_close(ours, found["returns"], rtol=1e-5, atol=1e-6)
 
 
+def test_n_step_returns_from_slabs(tmp_path):
+    """One row in chunks of 4 and 5; the episode is cut behind the fifth decision."""
+    found = case("torchrl", "n_step")
+    row = [
+        Decision(int(t > 4), t, float(t), t + 1.0, [reward], "truncated" if t in (4, 8) else "")
+        for t, reward in enumerate(found["reward"].tolist())
+    ]
+    table = Table(tmp_path, [row], [[4], [5]], width=1)
+    batch = SlabReader(table.folder, 3).read(table.every_step(2))
+    label_returns(batch, GAMMA)
+    assert batch["valid"].all() and batch["step"].tolist() == list(range(9))
+    torch.testing.assert_close(batch["decision_reward"], found["returns"])
+    torch.testing.assert_close(batch["discount"], found["discount"])
+    torch.testing.assert_close(batch["next_obs/x"][:, 0], found["reached"])
+
+
+def test_two_hot_targets():
+    found = case("torchrl", "two_hot")
+    net = TwoHot(2, -1.0, 1.0, 7)
+    torch.testing.assert_close(net.atoms, found["bins"])
+    torch.testing.assert_close(net.two_hot(found["value"]), found["two_hot"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "batches"), [("renorm_warming", 0), ("renorm", 5)])
+def test_batch_renormalisation(name, batches):
+    """By the batch and by the averages. Theirs average the variance with divisor n - 1, ours with n."""
+    found = case("torchrl", name)
+    ours = BatchRenorm(1, 4, warm_up=5, max_r=1.5, max_d=0.5)
+    with torch.no_grad():
+        for part in ("mean", "var", "scale", "shift"):
+            getattr(ours, part).copy_(found[part].expand_as(getattr(ours, part)))
+        ours.count.fill_(batches)
+    x = found["x"].requires_grad_()
+    out = ours(x[None], running=False)[0]
+    (out * found["cost"]).sum().backward()
+    torch.testing.assert_close(out, found["out"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(x.grad, found["x_gradient"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(ours.scale.grad.flatten(), found["scale_gradient"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours.shift.grad.flatten(), found["shift_gradient"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours.mean.flatten(), found["mean_after"])
+    kept = 0.99 * found["var"]
+    torch.testing.assert_close(kept + (ours.var.flatten() - kept) * 10 / 9, found["var_after"])
+    with torch.no_grad():
+        ours.var.copy_(found["var_after"].expand_as(ours.var))
+        torch.testing.assert_close(ours(x[None], running=True)[0], found["running"], rtol=1e-5, atol=1e-6)
+
+
 # --- losses ------------------------------------------------------------------------------------------
 
 
@@ -87,9 +139,7 @@ def test_ppo():
     with torch.no_grad():
         policy.head.log_std.copy_(found["log_std"])
     config = ppo.Config(num_steps=B, minibatches=1, value_clip=0.3, value_coef=0.5, entropy_coef=0.01)
-    algorithm = ppo.make(
-        config, SPEC, policy, config.feed(num_envs=1, num_slices=1, deterministic=False)
-    )
+    algorithm = ppo.make(config, SPEC, policy, config.feed(num_envs=1, num_slices=1, deterministic=False))
     names = ("action", "log_prob", "advantage", "target", "old_value")
     loss = algorithm.loss({"policy": policy}, {"obs/x": found["obs"]} | {name: found[name] for name in names})
     outside, count = loss.metrics["clip_fraction"]
@@ -116,6 +166,22 @@ def made(module, found, head, **settings):
     algorithm.label(batch, modules, START)
     batch |= {name: found[name] for name in ("noise", "next_noise") if name in found}
     return algorithm, modules, batch
+
+
+def test_double_dqn():
+    """Its limit of Huber's loss is 1, too."""
+    found = case("torchrl", "dqn")
+    config = dqn.Config(batch_size=B, gamma=GAMMA)
+    policy = mlp.make(mlp.Config(hidden=[8], activation="relu", head="q_values"), DISCRETE, critic=False)
+    algorithm = dqn.make(config, DISCRETE, policy, config.feed(num_envs=1, num_slices=1, deterministic=False))
+    modules = {name: role.module for name, role in algorithm.roles().items()}
+    set_layers(policy_layers(policy), found["policy"])
+    set_layers(policy_layers(modules["target"]), found["target"])
+    batch = transitions(found, policy)
+    algorithm.label(batch, modules, START)
+    means = descend(algorithm.loss(modules, batch))
+    assert means["critic_loss"] == pytest.approx(found["loss"].item(), rel=1e-5)
+    same_gradients(policy_layers(policy), found["gradient"])
 
 
 def test_iql():
@@ -166,7 +232,9 @@ def test_cql_with_its_multiplier(monkeypatch):
     propose(monkeypatch, found)
     means = descend(algorithm.critic_loss(modules, batch), critic_loss=2.0)
     assert 2 * means["critic_loss"] == pytest.approx(found["critic_loss"].item(), rel=1e-4)
-    assert means["conservative_loss"] + 2 * shift == pytest.approx(found["conservative_loss"].item(), rel=1e-4)
+    assert means["conservative_loss"] + 2 * shift == pytest.approx(
+        found["conservative_loss"].item(), rel=1e-4
+    )
     assert means["multiplier_loss"] == pytest.approx(found["multiplier_loss"].item(), rel=1e-4)
     same_head_gradients(modules["critic"], found["critic_gradient"], rtol=1e-3, atol=1e-5)
     policy = descend(algorithm.policy_loss(modules, batch))["policy_loss"]

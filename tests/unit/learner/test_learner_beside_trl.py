@@ -1,7 +1,8 @@
 """GRPO, Dr. GRPO, DAPO, GSPO and RLOO beside trl's trainers: advantages, losses, gradients by log-probs.
 
 What differs by choice: an advantage is divided by the deviation + 1e-6, theirs + 1e-4; ours gives 0 where all
-members score alike. Its default multiplies the KL by the ratio; here it is told not to, as in GRPO's paper. Rows with a tool's answer in the middle have tokens that do not count.
+members score alike. Its default multiplies the KL by the ratio; here it is told not to, as in GRPO's paper.
+Rows with a tool's answer in the middle have tokens that do not count.
 """
 
 import pytest
