@@ -27,6 +27,7 @@ from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.limits import MAX_FRAME_BYTES
 from rollbus_wire.link import Link, ZmqLink, local_pair
+from rollbus_wire.own_code import guard
 from rollbus_wire.spec import EnvSpec
 
 #: The policy of a run; further ones (opponents, teachers) would get slots of their own.
@@ -209,9 +210,10 @@ def _learner(context: _Context, found: Found) -> Service:
     policy = make_policy(recipe, found.spec, critic="value" in recipe.algorithm.requires)
     if recipe.run.start_from:
         start_from(policy, Path(recipe.run.start_from))
-    algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
-        recipe.algorithm, found.spec, policy, context.resolved.feed
-    )
+    with guard(recipe.algorithm.name, "making the algorithm"):
+        algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
+            recipe.algorithm, found.spec, policy, context.resolved.feed
+        )
     weights: Any = WeightWriter(paths.weights(POLICY))
     if paths.weights_endpoint:
         weights = ServedWriter(weights, lambda: context.bind("weights", paths.weights_endpoint))

@@ -13,6 +13,7 @@ from rollbus_core.config.models import EnvConfig
 from rollbus_wire import lookup
 from rollbus_wire.errors import BindRefused, SpecError
 from rollbus_wire.link import ZmqLink
+from rollbus_wire.own_code import guard
 from rollbus_wire.spec import EnvSpec
 
 #: ZeroMQ gives an address up a little after its socket was closed: the next evaluation waits so long.
@@ -23,7 +24,12 @@ def env_maker(env: Any) -> Callable[[int], Any]:
     """A function of the number of rows that makes the recipe's environment in this process."""
     module = lookup.find("rollbus_envs", env.name)
     config = module.Config(**_own_fields(env))
-    return lambda num_rows: module.make(config, num_rows)
+
+    def make(num_rows: int) -> Any:
+        with guard(env.name, "making the environment"):
+            return module.make(config, num_rows)
+
+    return make
 
 
 def offline_spec(recipe: Any) -> EnvSpec:
