@@ -82,6 +82,17 @@ def test_what_is_finished_stays_and_what_changed_is_made_anew() -> None:
     assert redone["chance"].wall_s != first["chance"].wall_s
 
 
+def test_an_artefact_without_its_record_is_made_anew() -> None:
+    """As it is after a kill between the last command of a stage and its record."""
+    first, _ = run(TWO)
+    for name in ("demos", "chance"):
+        folder = Path(first[name].folder)
+        folder.with_name(folder.name + ".json").unlink()
+    (Path(first["chance"].folder) / "data/chunk-000/file-000.parquet").unlink()
+    again, _ = run(TWO)
+    assert {name: a.content for name, a in again.items()} == {n: a.content for n, a in first.items()}
+
+
 def test_what_somebody_changed_is_refused() -> None:
     found, _ = run(TWO)
     manifest = Path(found["demos"].folder) / "rollbus/manifest.json"
