@@ -81,10 +81,16 @@ def test_a_function_is_the_make_of_its_module(own: Path) -> None:
 def test_errors_in_own_code_name_its_last_line(own: Path) -> None:
     (own / "own_deep.py").write_text("import json\n\n\ndef f(text):\n    return json.loads(text)\n")
     function = lookup.function("own_deep:f", "learner.key")
-    with pytest.raises(OwnCodeFailed, match=r"own_deep:f failed in its call: JSONDecodeError: .*own_deep.py:5\)"):
+    with pytest.raises(
+        OwnCodeFailed, match=r"own_deep:f failed in its call: JSONDecodeError: .*own_deep.py:5\)"
+    ):
         with guard("own_deep:f", "its call"):
             function("{")
-    for name, error in (("ppo", ValueError("ours")), ("own_deep:f", OSError("a disk")), ("a.b", ConfigError("x"))):
+    for name, error in (
+        ("ppo", ValueError("ours")),
+        ("own_deep:f", OSError("a disk")),
+        ("a.b", ConfigError("x")),
+    ):
         with pytest.raises(type(error), match=str(error)) as caught, guard(name, "a call"):
             raise error
         assert caught.value is error

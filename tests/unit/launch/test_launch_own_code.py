@@ -1,4 +1,4 @@
-"""What a recipe names of somebody's own: environments as functions, other environments than a policy's, disks."""
+"""Environments of somebody's own, policies in other environments than theirs, and what disks refuse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollbus_launch.environments import env_maker, misfit
 from rollbus_launch.evaluate import Settings
 from rollbus_wire.errors import ConfigError, SpecError
 
-WALK = '''
+WALK = """
 import gymnasium as gym
 import numpy as np
 
@@ -48,7 +48,7 @@ def broken(size=0):
 
 def reward(columns):
     return columns["nothing"]
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_a_function_that_takes_the_rows_makes_them_all() -> None:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ("{name: 'own_walk:broken'}", r"failed in making the environment: ZeroDivisionError: .*own_walk.py:\d+\)"),
+        ("{name: 'own_walk:broken'}", r"making the environment: ZeroDivisionError: .*own_walk.py:\d+\)"),
         ("{name: 'own_walk:Walk', kwargs: {sise: 1}}", r"env.kwargs \{'sise': 1\}: .*unexpected keyword"),
     ],
 )  # fmt: skip
@@ -98,8 +98,9 @@ def test_a_policy_does_not_act_in_another_environment() -> None:
         for kind in ("continuous", "two_ways", "lane", "discrete", "token")
     }
     assert misfit(spec["continuous"], spec["continuous"]) == ""
-    assert "the policy was trained on toy-continuous, but this environment is toy-lane: an action is" in misfit(
-        spec["continuous"], spec["lane"]
+    assert (
+        "the policy was trained on toy-continuous, but this environment is toy-lane: an action is"
+        in misfit(spec["continuous"], spec["lane"])
     )
     assert "observation 'obs' is float32 [5], there it is float32 [4]" in misfit(
         spec["continuous"], spec["discrete"]
@@ -135,4 +136,6 @@ def test_what_the_system_refuses_is_one_line(capsys: pytest.CaptureFixture[str])
     command = ["collect", str(made), "--episodes", "1", "--out", "a_file/below"]
     assert main(command) == 2
     said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith("rollbus collect: Not a directory: ") and not any("Traceback" in x for x in said)
+    assert said[-1].startswith("rollbus collect: Not a directory: ") and not any(
+        "Traceback" in x for x in said
+    )

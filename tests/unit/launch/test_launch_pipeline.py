@@ -47,7 +47,7 @@ CASES = {
         "p.yaml:2: stages.a.kind is 'colect', not one of: .*did you mean 'collect'",
     "stages:\n  a: {recipe: r.yaml}": "stages.a has no kind; one of: collect",
     A + ", episode: 3}": "unknown key 'episode'; .*did you mean 'episodes'",
-    A + ", episodes: 0}": "stages.a.episodes: .*greater than or equal to 1",
+    A + ", episodes: 0}": "stages.a.episodes is 0: must be greater than or equal to 1",
     "stages:\n  a: {kind: collect, recipe: none.yaml}": "none.yaml does not exist",
     A + ", set: [env.nun_envs=3]}": "unknown key 'env.nun_envs'",
     "stages: {}": "it has no stages",

@@ -1,4 +1,4 @@
-"""Policies of somebody's own: a function that makes a torch module, and what is said of those that do wrong."""
+"""Policies of somebody's own: a function that makes a module, and what is said of those that do wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPEC = EnvSpec(
 )
 #: 3 numbers, 5 rooms, 1 number.
 NUM_INPUTS = 9
-NETS = '''
+NETS = """
 import torch
 from rollbus_policies.wrap import wrap
 from rollbus_policies._config import ActorCriticConfig
@@ -67,8 +67,8 @@ def not_finite(size):
     net = torch.nn.Linear(size, 16)
     net.weight.data.fill_(float("nan"))
     return net
-'''
-OTHER = '''
+"""
+OTHER = """
 from typing import ClassVar
 from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies import mlp
@@ -98,7 +98,7 @@ def scored(config, spec, *, critic, frame_stack=1):
     forward = policy.forward
     policy.forward = lambda batch, want: {n: x[..., None] for n, x in forward(batch, want).items()}
     return policy
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,10 @@ def test_a_function_that_makes_a_module_is_a_policy() -> None:
     [
         ("own_nets:too_wide", r"failed in a pass over inputs \[2, 9\]: RuntimeError: mat1 and mat2 shapes"),
         ("own_nets:a_number", "own_nets:a_number gave int; it must give a torch.nn.Module"),
-        ("own_nets:one_vector", r"its module makes \[18\] of inputs \[2, 9\]; it must give features \[2, F\]"),
+        (
+            "own_nets:one_vector",
+            r"its module makes \[18\] of inputs \[2, 9\]; it must give features \[2, F\]",
+        ),
         ("own_nets:together", "decides differently for a row if another one is beside it"),
         ("own_nets:not_finite", r"for two rows env_action is not finite"),
         ("own_other:make", r"for two rows env_action is float32 \[2, 1\]; it must be float32 \[2, 2\]"),

@@ -123,7 +123,7 @@ def _awaited(recipe: Any) -> list[str]:
 
 
 def check_data(resolved: Any) -> list[str]:
-    """Data sets and rewards are there and can be used, before a process starts; what people may not expect."""
+    """Data sets and rewards are there and fit, before a process starts; lines on what may surprise."""
     for reward in resolved.recipe.learner.rewards:
         if reward.kind == "model":
             model_folders.read_card(Path(reward.source), model_folders.REWARD)
@@ -140,7 +140,9 @@ def check_data(resolved: Any) -> list[str]:
             part.fitted(spec)
             recorded = part.dataset.spec
             if recorded is not None and recorded.name != spec.name:
-                notes.append(f"{part.source.path} was recorded in {recorded.name}, this run is of {spec.name}")
+                notes.append(
+                    f"{part.source.path} was recorded in {recorded.name}, this run is of {spec.name}"
+                )
     return list(dict.fromkeys(notes))
 
 

@@ -73,7 +73,7 @@ class Config(AlgorithmConfig):
         "0: none.", ge=0, lt=1,
     )  # fmt: skip
     lora_rank: int = option(
-        0, "Train low-rank adapters of this rank and nothing else (peft); 0: all weights.", ge=0
+        0, "Train low-rank adapters of this rank and nothing else (peft); 0: all weights.", ge=0, le=1024
     )
     lora_modules: tuple[str, ...] = option(
         (), "Linear layers that get adapters, by name or its last part, as wide; empty: all of the policy."
