@@ -226,7 +226,7 @@ class Learner(Service):
             self._held = parts
             return None
         try:
-            with guard(self.recipe.algorithm.name, "an update"):
+            with guard(trainer.algorithm.config.name, "an update"):
                 metrics = trainer.apply(batch, sequences(batches), message.total_steps)
         except NonFiniteLoss as error:
             path = dump(error, self.paths.root, trainer.counters.updates)
