@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,59 +13,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ALGORITHM = '''
-"""Raise the log-prob of what paid more than the mean at once."""
-
-from typing import ClassVar
-
-from rollbus_core.config.models import option
-from rollbus_core.feed import Feed, TableConfig
-from rollbus_learner.algorithm import Algorithm, AlgorithmConfig, Loss, Plan, Role, Step
-
-needs = ("torch",)
 
 
-class Config(AlgorithmConfig):
-    """Settings."""
-
-    requires: ClassVar[frozenset[str]] = frozenset({"log_prob"})
-
-    name: str = "greedy"
-    learning_rate: float = option(1e-2, "Step size.", gt=0)
-
-    def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
-        table = TableConfig(batch_steps=num_envs * 16, max_lag=1, one_chunk_per_slice=deterministic)
-        return Feed(table=table, num_decisions=16, extras=("log_prob",), summary="one pass over 16 decisions")
+def shown(page: str, line: str) -> str:
+    """The block of Python of a page of docs/ that has this line."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    (found,) = [block for block in blocks if line in block.splitlines()]
+    return found
 
 
-class Greedy(Algorithm):
-    """One step on the policy."""
-
-    def roles(self):
-        return {"policy": Role(self.policy)}
-
-    def plan(self):
-        return Plan(batch_size=64)
-
-    def steps(self):
-        return [Step("policy", ("policy",), self.loss, self.config.learning_rate)]
-
-    def label(self, batch, roles, progress):
-        from rollbus_learner import masked
-
-        batch["advantage"] = masked.normalise(batch["reward"].sum(-1), batch["valid"])
-        return {"greedy_reward": float(masked.mean(batch["reward"].sum(-1), batch["valid"]))}
-
-    def loss(self, roles, batch):
-        from rollbus_learner import masked
-
-        log_prob = roles["policy"](batch, ("log_prob",))["log_prob"]
-        return Loss({"policy_loss": masked.total(-batch["advantage"] * log_prob, masked.valid_mask(batch))})
-
-
-def make(config, spec, policy, feed):
-    return Greedy(config, spec, policy, feed)
-'''
+ALGORITHM = shown("algorithms.md", "class Greedy(Algorithm):")
 #: The toy pays for naming two classes that it shows: what pays at once is what is best.
 RECIPE = """
 run: {{total_steps: 8192}}
@@ -77,8 +35,10 @@ deploy: {{layout: stated}}
 
 
 def policy_file() -> str:
-    """The user's policy that docs/policies.md shows."""
-    return (ROOT / "tests/unit/policies/own_policy.py").read_text()
+    """The user's policy that docs/policies.md shows; other tests import the same."""
+    found = shown("policies.md", "class Config(PolicyConfig):")
+    assert found in (ROOT / "tests/unit/policies/own_policy.py").read_text()
+    return found
 
 
 def rollbus(folder: Path, path: list[Path], *arguments: str) -> str:

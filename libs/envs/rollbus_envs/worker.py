@@ -16,6 +16,7 @@ from typing import Any, Dict, Optional, Sequence
 from rollbus_wire import lookup
 from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError, RollbusError
+from rollbus_wire.own_code import guard
 from rollbus_wire.peer import run_env
 
 _PR_SET_PDEATHSIG = 1
@@ -28,7 +29,9 @@ def make_env(name: str, settings: Dict[str, Any], num_rows: int) -> Env:
         config = module.Config(**settings)
     except TypeError as error:
         raise ConfigError("environment %s: settings %s: %s" % (name, settings, error)) from None
-    return module.make(config, num_rows)
+    with guard(name, "making the environment"):
+        env: Env = module.make(config, num_rows)
+    return env
 
 
 def die_with_parent(parent: int) -> None:

@@ -54,6 +54,10 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a disk, a right, an address: nothing that a traceback would explain
+        where = f": {error.filename}" if error.filename else ""
+        print(f"rollbus {arguments.command}: {error.strerror or error}{where}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

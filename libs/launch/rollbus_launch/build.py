@@ -27,6 +27,7 @@ from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.limits import MAX_FRAME_BYTES
 from rollbus_wire.link import Link, ZmqLink, local_pair
+from rollbus_wire.own_code import guard
 from rollbus_wire.spec import EnvSpec
 
 #: The policy of a run; further ones (opponents, teachers) would get slots of their own.
@@ -209,9 +210,10 @@ def _learner(context: _Context, found: Found) -> Service:
     policy = make_policy(recipe, found.spec, critic="value" in recipe.algorithm.requires)
     if recipe.run.start_from:
         start_from(policy, Path(recipe.run.start_from))
-    algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
-        recipe.algorithm, found.spec, policy, context.resolved.feed
-    )
+    with guard(recipe.algorithm.name, "making the algorithm"):
+        algorithm = lookup.find("rollbus_learner.algorithms", recipe.algorithm.name).make(
+            recipe.algorithm, found.spec, policy, context.resolved.feed
+        )
     weights: Any = WeightWriter(paths.weights(POLICY))
     if paths.weights_endpoint:
         weights = ServedWriter(weights, lambda: context.bind("weights", paths.weights_endpoint))
@@ -329,6 +331,7 @@ def evaluation(checkpoint: Path, resolved: Any, settings: Settings, access: Acce
     hub, actor, listed = listed_pair(
         recipe, settings, access, engine, policy.spec,
         mode="mode" if settings.mode == "deterministic" else "sample", fixed_batch=EVALUATION_BATCH,
+        trained=spec,
     )  # fmt: skip
     return EvaluationPair(
         hub, actor, listed, spec, ".".join(map(str, manifest["version"])), manifest["env_steps"]
@@ -344,6 +347,7 @@ def listed_pair(
     *,
     mode: Any,
     fixed_batch: int,
+    trained: EnvSpec | None = None,
 ) -> tuple[Any, Any, Any]:
     """A hub, an actor that decides with ``engine``, and the list of episodes they run: no broker."""
     from rollbus_actor.actor import Actor
@@ -363,7 +367,7 @@ def listed_pair(
     dial_in = recipe.env.placement == "dial_in"
     env = recipe.env.model_copy(update={"placement": "dial_in" if dial_in else "inline"})
     hub = Hub(
-        "evaluation-hub", 0, env, make_env=env_maker(env), worker_command=None,
+        "evaluation-hub", 0, env, make_env=env_maker(env, trained), worker_command=None,
         num_rows=min(settings.num_envs, settings.episodes), num_slices=1, row_offset=0,
         episodes=listed, data_links=[hub_end],
         peer_link=peer_link(env.placement, settings.listen, lambda address: access.bind("peer", address)),

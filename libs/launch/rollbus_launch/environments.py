@@ -13,17 +13,57 @@ from rollbus_core.config.models import EnvConfig
 from rollbus_wire import lookup
 from rollbus_wire.errors import BindRefused, SpecError
 from rollbus_wire.link import ZmqLink
-from rollbus_wire.spec import EnvSpec
+from rollbus_wire.own_code import guard
+from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
 
 #: ZeroMQ gives an address up a little after its socket was closed: the next evaluation waits so long.
 REBIND_S = 1.0
 
 
-def env_maker(env: Any) -> Callable[[int], Any]:
-    """A function of the number of rows that makes the recipe's environment in this process."""
+def env_maker(env: Any, trained: EnvSpec | None = None) -> Callable[[int], Any]:
+    """A function of the number of rows that makes the recipe's environment in this process.
+
+    ``trained``: what the policy that acts in it was trained on; `SpecError` if this is something else.
+    """
     module = lookup.find("rollbus_envs", env.name)
     config = module.Config(**_own_fields(env))
-    return lambda num_rows: module.make(config, num_rows)
+
+    def make(num_rows: int) -> Any:
+        with guard(env.name, "making the environment"):
+            made = module.make(config, num_rows)
+        if trained is not None and (reason := misfit(trained, made.spec)):
+            made.close()
+            raise SpecError(reason)
+        return made
+
+    return make
+
+
+def misfit(trained: EnvSpec, spec: EnvSpec) -> str:
+    """Why a policy that was trained on one environment cannot act in another; "": it can."""
+    rows = [("an action", _action(trained.action), _action(spec.action))]
+    for key in trained.group("policy"):
+        here = spec.observation.get(key)
+        there = _array(trained.observation[key])
+        rows.append((f"observation {key!r}", there, "missing" if here is None else _array(here)))
+    wrong = [f"{what} is {here}, there it is {there}" for what, there, here in rows if there != here]
+    if not wrong:
+        return ""
+    return (
+        f"the policy was trained on {trained.name}, but this environment is {spec.name}: {'; '.join(wrong)}; "
+        "use the env section that it was trained with"
+    )
+
+
+def _array(array: ArraySpec) -> str:
+    classes = f" up to {array.high:g}" if array.layout in ("onehot", "tokens") and array.high else ""
+    return f"{array.dtype} {list(array.shape)}{classes}"
+
+
+def _action(action: ActionSpec) -> str:
+    if action.kind == "continuous":
+        return f"continuous {list(action.shape)} from {list(action.low)} to {list(action.high)}"
+    return f"{action.kind} {list(action.num)}"
 
 
 def offline_spec(recipe: Any) -> EnvSpec:

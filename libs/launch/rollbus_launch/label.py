@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rollbus_core import model_folders
 from rollbus_core.config.nearest import hint
+from rollbus_core.config.problems import told
 from rollbus_core.config.source import parse, plain
 from rollbus_core.datasets.episode import Episode
 from rollbus_core.datasets.fit import FittedDataset
@@ -38,7 +39,8 @@ def settings(package: str, by: str, overrides: Sequence[str]) -> Any:
         return model(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{by}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{by}: {key} is {first['input']!r}: {told(first['msg'])}") from None
 
 
 def train_value(data: Path, by: str, config: Any, out: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rollbus_core.version import Version
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
+from rollbus_wire.own_code import guard
 from rollbus_wire.spec import EXPERT_ACTION, EnvSpec
 
 #: (observations [B, ...] per key, seeds uint64 [B]) -> actions [B, ...] in the environment's units.
@@ -60,6 +61,11 @@ def random(spec: EnvSpec) -> Script:
     """Uniform over the action's bounds; a row's action is a function of its seed."""
     action = spec.action
     if action.kind == "continuous":
+        if not np.isfinite([action.low, action.high]).all():
+            raise ConfigError(
+                f"{spec.name} has actions without bounds, of which chance cannot choose; give --policy "
+                "module:function"
+            )
         low, high = (np.reshape(bound, action.shape) for bound in (action.low, action.high))
         return lambda _, seeds: low + uniform(seeds, action.size).reshape(-1, *action.shape) * (high - low)
     num = np.reshape(action.num, action.shape)
@@ -69,4 +75,9 @@ def random(spec: EnvSpec) -> Script:
 def function(name: str) -> Script:
     """``module:function`` of observations [B, ...] per key -> actions [B, ...]. Raises `ConfigError`."""
     found = lookup.function(name, "--policy")
-    return lambda obs, seeds: found(obs)
+
+    def decide(obs: Mapping[str, np.ndarray], _: np.ndarray) -> np.ndarray:
+        with guard(name, "its call (--policy)"):
+            return np.asarray(found(obs))
+
+    return decide

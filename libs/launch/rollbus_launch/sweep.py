@@ -11,16 +11,19 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rollbus_core.config.load import load
 from rollbus_core.config.source import parse, plain
+from rollbus_core.datasets.files import read_json, replace, to_json
 from rollbus_launch.records import read_lines
 from rollbus_wire.errors import ConfigError, MissingPackage, RollbusError
 
-TRIALS = "sweep.jsonl"
+TRIALS, SWEEP = "sweep.jsonl", "sweep.json"
+#: Sections that decide no result.
+NO_MATTER = ("broker", "checkpoint", "deploy")
 _RANGE = re.compile(r"([-+0-9.eE_]+)\.\.([-+0-9.eE_]+)(:log)?")
 
 
@@ -104,7 +107,7 @@ class Sweep:
                 "a sweep needs optuna, which is not installed; run: pip install 'rollbus[sweep]'"
             )
         for each in spaces:  # a wrong key or value shows before the first run
-            for value in each.choices or (int(each.low) if each.integer else each.low,):
+            for value in each.choices or (each.low, each.high):
                 load(recipe, [*overrides, f"{each.key}={json.dumps(value)}"])
         self.recipe, self.overrides, self.spaces, self.folder = recipe, overrides, spaces, folder
         self.seed, self._train = seed, train
@@ -116,7 +119,7 @@ class Sweep:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = read_lines(self.folder / TRIALS)
-        self._refuse_another(rows)
+        self._refuse_another()
         for number in range(len(rows), trials):
             row = self._one(number, rows)
             with open(self.folder / TRIALS, "a") as file:
@@ -159,11 +162,38 @@ class Sweep:
             )
         return study
 
-    def _refuse_another(self, rows: list[dict[str, Any]]) -> None:
-        keys = {each.key for each in self.spaces}
-        for row in rows:
-            before = set(row) - {"trial", "mean_return", "wall_s", "failed"}
-            if before != keys:
-                raise ConfigError(
-                    f"{self.folder} holds a sweep over {', '.join(sorted(before))}; use another --dir"
-                )
+    def _refuse_another(self) -> None:
+        """Trials of other spaces, or of a recipe with other settings, do not compare with these."""
+        path, mine = self.folder / SWEEP, json.loads(json.dumps(self._what(), default=str))
+        if not path.exists():
+            if (self.folder / TRIALS).exists():
+                raise ConfigError(f"{self.folder} has trials, but no {SWEEP} says of what; use another --dir")
+            replace(path, to_json(mine))
+            return
+        theirs = read_json(path)
+        for part in mine:
+            for key in sorted({*mine[part], *theirs.get(part, {})}):
+                before, now = theirs.get(part, {}).get(key), mine[part].get(key)
+                if before != now:
+                    raise ConfigError(
+                        f"{self.folder} holds a sweep with {part} {key} {_brief(before)}, here it is "
+                        f"{_brief(now)}; use another --dir"
+                    )
+
+    def _what(self) -> dict[str, dict[str, Any]]:
+        """What is searched, and the settings of all runs."""
+        recipe = load(self.recipe, self.overrides).recipe
+        swept = {each.key for each in self.spaces}
+        fixed = {
+            f"{section}.{key}": value
+            for section, values in recipe.model_dump(mode="json").items() if section not in NO_MATTER
+            for key, value in values.items() if f"{section}.{key}" not in swept
+        }  # fmt: skip
+        return {"--over": {each.key: asdict(each) for each in self.spaces}, "setting": fixed}
+
+
+def _brief(value: Any) -> str:
+    """A space or a setting in a few words."""
+    if isinstance(value, dict) and {"low", "high", "choices"} <= value.keys():
+        return f"{value['choices'] or [value['low'], value['high']]}"
+    return "unset" if value is None else json.dumps(value)

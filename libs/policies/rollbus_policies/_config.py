@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from rollbus_core.config.models import Widths
 from rollbus_policies.base import PolicyConfig
 
 HeadKind = Literal[
@@ -62,7 +63,7 @@ class ActorCriticConfig(ChunkConfig):
         {"log_prob", "entropy", "value", "sample", "cloning_loss", "deterministic", "q_values"}
     )
 
-    hidden: list[int] = Field([64, 64], description="Widths of the hidden layers.")
+    hidden: Widths = Field([64, 64], description="Widths of the hidden layers.")
     activation: Activation = Field("tanh", description="Activation of the hidden layers.")
     init: Literal["orthogonal", "torch"] = Field(
         "orthogonal",
@@ -89,7 +90,7 @@ class ActorCriticConfig(ChunkConfig):
         "own",
         description="Whether the value function has networks of its own or reads the policy's features.",
     )
-    critic_hidden: list[int] = Field([], description="Hidden layers of an own critic; empty: as hidden.")
+    critic_hidden: Widths = Field([], description="Hidden layers of an own critic; empty: as hidden.")
     critic_group: str = Field(
         "policy", description="Observation group that an own critic reads: policy, privileged, ..."
     )
@@ -153,12 +154,12 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
         "own",
         description="Whether the value function has an encoder of its own or reads the policy's features.",
     )
-    critic_hidden: list[int] = Field([64], description="Hidden layers of the critic behind its encoder.")
+    critic_hidden: Widths = Field([64], description="Hidden layers of the critic behind its encoder.")
     steer: bool = Field(
         False,
         description="A small network chooses the noise that a decision begins with; the chain adds none.",
     )
-    steer_hidden: list[int] = Field([128, 128], description="Hidden layers of that network.")
+    steer_hidden: Widths = Field([128, 128], description="Hidden layers of that network.")
     steer_bound: float = Field(2.0, gt=0, description="Largest noise that it chooses.")
     refine: bool = Field(
         False,
@@ -166,7 +167,7 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
         "sees, the numbers among the observations and the decision. The chain adds no noise.",
     )
     refine_token: int = Field(32, ge=1, description="Width of that token.")
-    refine_hidden: list[int] = Field([128, 128], description="Hidden layers of that network.")
+    refine_hidden: Widths = Field([128, 128], description="Hidden layers of that network.")
     critic_group: str = Field(
         "policy", description="Observation group that an own critic reads: policy, privileged, ..."
     )

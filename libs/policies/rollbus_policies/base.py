@@ -159,11 +159,19 @@ class Policy(Protocol):
 def make(config: Any, spec: Any, *, critic: bool, frame_stack: int = 1) -> Any:
     """Build the policy that ``config.name`` names for environment ``spec``.
 
-    ``critic``: with its value function (learner), or without (actors that record no values).
+    ``critic``: with its value function (learner), or without (actors that record no values). One of
+    somebody's own is tried on two rows; `SpecError` says what it does otherwise than stated.
     """
     from rollbus_policies._condition import with_condition
     from rollbus_wire import lookup
+    from rollbus_wire.own_code import guard, is_own
 
     module = lookup.find("rollbus_policies", config.name)
     told = with_condition(spec) if getattr(config, "condition", "none") == "label" else spec
-    return module.make(config, told, critic=critic, frame_stack=frame_stack)
+    with guard(config.name, "making the policy"):
+        policy = module.make(config, told, critic=critic, frame_stack=frame_stack)
+    if is_own(config.name):
+        from rollbus_policies._proof import prove
+
+        prove(config.name, policy, spec)
+    return policy

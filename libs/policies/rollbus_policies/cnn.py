@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from rollbus_core.config.models import Widths
 from rollbus_policies._config import Activation, ActorCriticConfig
 from rollbus_wire.spec import EnvSpec
 
@@ -25,7 +26,7 @@ class Config(ActorCriticConfig):
     feature_size: int = Field(
         0, ge=0, description="Width behind the convolutions; 0: 512 for nature, 128 for small."
     )
-    hidden: list[int] = Field([], description="Widths of further layers.")
+    hidden: Widths = Field([], description="Widths of further layers.")
     activation: Activation = Field("relu", description="Activation of the further layers.")
     critic: Literal["own", "shared"] = Field(
         "shared", description="Whether the value function has convolutions of its own."

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from rollbus_core.config.models import Widths
 from rollbus_policies._config import ActorCriticConfig
 from rollbus_wire.spec import EnvSpec
 
@@ -22,7 +23,7 @@ class Config(ActorCriticConfig):
     offers: ClassVar[frozenset[str]] = ActorCriticConfig.offers | {"recurrent"}
 
     name: str = "recurrent"
-    hidden: list[int] = Field([64], description="Widths of the layers before the GRU.")
+    hidden: Widths = Field([64], description="Widths of the layers before the GRU.")
     state_size: int = Field(64, ge=1, description="Width of the GRU.")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List
 
 import numpy as np
 
 from .actions import ActionBounds
-from .env import Env, StepResult, as_env
+from .env import Env, StepResult, made_by
 from .spec import ActionSpec, EnvSpec
 
 Arrays = Dict[str, np.ndarray]
@@ -44,7 +43,7 @@ class Checker:
     def make(self) -> Env:
         """A new environment."""
         factory, count = self.make_env, self.num_rows
-        return as_env(factory(count) if _takes_rows(factory) else factory, count)
+        return made_by(factory, count)
 
     def run(self, env: Env, rows: np.ndarray, observe: bool = True) -> Episode:
         """Step ``rows`` with this checker's actions until each has ended once, or ``steps``."""
@@ -79,21 +78,6 @@ def random_actions(spec: ActionSpec, num_rows: int, generator: Any) -> np.ndarra
     uniform = np.where(bounded, low, 0) + generator.random_sample(shape) * span
     free = np.clip(generator.standard_normal(shape), low, high)
     return np.clip(np.where(bounded, uniform, free).astype(np.float32), low, high)
-
-
-def _takes_rows(factory: Any) -> bool:
-    """Whether ``factory`` wants the number of rows: a required argument, or one of that name."""
-    if not callable(factory) or (hasattr(factory, "step") and not isinstance(factory, type)):
-        return False
-    try:
-        parameters = list(inspect.signature(factory).parameters.values())
-    except ValueError:
-        return False
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(
-        p.kind in positional and (p.default is p.empty or (p.name == "num_rows" and p is parameters[0]))
-        for p in parameters
-    )
 
 
 def _spread(result: StepResult, active: np.ndarray, count: int) -> StepResult:

@@ -5,6 +5,7 @@ Symbols: R rows of one request; ``rows`` is int32 [R] of distinct places in ``[0
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -16,7 +17,7 @@ from .spaces import Observations, action_spec
 from .spec import EnvSpec
 
 __all__ = [
-    "ActionBounds", "Env", "RowFailed", "Rows", "StepResult", "as_env", "validate_actions",
+    "ActionBounds", "Env", "RowFailed", "Rows", "StepResult", "as_env", "made_by", "validate_actions",
 ]  # fmt: skip
 
 Arrays = Dict[str, np.ndarray]
@@ -203,6 +204,28 @@ def as_env(env_or_factory: Any, num_rows: int = 1) -> Env:
     if not _is_single(first):
         raise SpecError("the function gave a %s, which is no environment" % type(first).__name__)
     return Rows([first] + [env_or_factory() for _ in range(num_rows - 1)])
+
+
+def made_by(factory: Any, num_rows: int) -> Env:
+    """What ``factory`` makes: one Gymnasium-style environment per call, or all rows at once.
+
+    It gets the number of rows if it has a required argument, or a first one of the name ``num_rows``.
+    """
+    return as_env(factory(num_rows) if _takes_rows(factory) else factory, num_rows)
+
+
+def _takes_rows(factory: Any) -> bool:
+    if not callable(factory) or (hasattr(factory, "step") and not isinstance(factory, type)):
+        return False
+    try:
+        parameters = list(inspect.signature(factory).parameters.values())
+    except ValueError:
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(
+        p.kind in positional and (p.default is p.empty or (p.name == "num_rows" and p is parameters[0]))
+        for p in parameters
+    )
 
 
 def _is_batched(env: Any) -> bool:

@@ -1,13 +1,15 @@
-"""Find a plug-in by name: one file in one package, or ``module:attribute`` for anyone's own."""
+"""Find a plug-in by name: one file in one package, or somebody's own module or function."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import pkgutil
+from types import SimpleNamespace
 from typing import Any, List
 
 from .errors import ConfigError, MissingPackage
+from .own_code import guard
 
 
 def names(package: str) -> List[str]:
@@ -22,10 +24,14 @@ def names(package: str) -> List[str]:
 
 
 def find(package: str, name: str) -> Any:
-    """The module that implements ``name``: a file of ``package`` or ``some.module`` of the user's.
+    """The module that implements ``name``: a file of ``package``, or a plug-in of the user's own.
 
-    A user's own plug-in is named by the dotted path of its module.
+    That is named by the dotted path of its module, or as ``module:function``: the function is its ``make``. A
+    function in a module without ``Config`` is a plug-in where ``package`` says what it makes of one
+    (``of_function``).
     """
+    if ":" in name:
+        return _of_function(package, name)
     if "." in name:
         if not _is_dotted(name):
             raise ConfigError("%r is no dotted path of a module" % name)
@@ -35,8 +41,8 @@ def find(package: str, name: str) -> Any:
         near = difflib.get_close_matches(name, known, 1)
         hint = " (did you mean %r?)" % near[0] if near else ""
         raise ConfigError(
-            "%r is not one of: %s%s; a plug-in of your own is given as the dotted path of its "
-            "module" % (name, ", ".join(known), hint)
+            "%r is not one of: %s%s; a plug-in of your own is given as module:function, or as the dotted "
+            "path of its module" % (name, ", ".join(known), hint)
         )
     return _import("%s.%s" % (package, name), name)
 
@@ -46,13 +52,28 @@ def function(name: str, key: str) -> Any:
     module, _, attribute = name.partition(":")
     if not _is_dotted(module):
         raise ConfigError("%s %r is no module:function" % (key, name))
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
-        raise ConfigError("%s %s: no module %r; is it on PYTHONPATH?" % (key, name, error.name)) from None
+    with guard(name, "its import"):
+        try:
+            found = getattr(importlib.import_module(module), attribute, None)
+        except ModuleNotFoundError as error:
+            raise ConfigError("%s %s: no module %r; is it on PYTHONPATH?" % (key, name, error.name)) from None
     if not callable(found):
         raise ConfigError("%s %s: %s has no function %r" % (key, name, module, attribute))
     return found
+
+
+def _of_function(package: str, name: str) -> Any:
+    """A function of the user's own as a plug-in."""
+    made = function(name, "plug-in")
+    module = importlib.import_module(name.partition(":")[0])
+    if hasattr(module, "Config"):
+        return SimpleNamespace(**dict(vars(module), make=made))
+    alone = getattr(importlib.import_module(package), "of_function", None)
+    if alone is None:
+        raise ConfigError(
+            "%r: a plug-in of this kind needs settings: a class Config in %s" % (name, module.__name__)
+        )
+    return alone(made)
 
 
 def _is_dotted(name: str) -> bool:
@@ -61,9 +82,16 @@ def _is_dotted(name: str) -> bool:
 
 
 def _import(path: str, name: str) -> Any:
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        raise MissingPackage(
-            "%r needs the package %r, which is not installed" % (name, error.name)
-        ) from error
+    with guard(name, "its import"):
+        try:
+            return importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            missing = str(error.name)
+            if path == missing or path.startswith(missing + "."):
+                raise ConfigError(
+                    "there is no module %r; it is looked for where the command runs, on PYTHONPATH and in "
+                    "what is installed" % missing
+                ) from error
+            raise MissingPackage(
+                "%r needs the package %r, which is not installed" % (name, missing)
+            ) from error

@@ -18,6 +18,7 @@ from rollbus_learner.returns import Returns
 from rollbus_learner.stretches import Stretches
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
+from rollbus_wire.own_code import guard
 
 
 class Relabel:
@@ -72,7 +73,8 @@ class Relabel:
         return np.zeros((len(place), 0)) if found is None else found
 
     def _judged(self, reached: np.ndarray, goals: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        found: Any = self._reward(reached, goals)
+        with guard(self._settings.reward, "its call (algorithm.her_reward)"):
+            found: Any = self._reward(reached, goals)
         reward, terminated = found if isinstance(found, tuple) else (found, None)
         for name, value in {"reward": reward, "terminated": terminated}.items():
             if value is not None and np.shape(value) != (len(goals),):

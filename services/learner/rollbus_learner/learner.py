@@ -39,6 +39,7 @@ from rollbus_wire.messages import (
     Message,
     Notice,
 )
+from rollbus_wire.own_code import guard
 
 #: Stages may last this long; an update ten times the last one, at least the default.
 FIRST_UPDATE_S, CHECKPOINT_S = 120.0, 120.0
@@ -225,7 +226,8 @@ class Learner(Service):
             self._held = parts
             return None
         try:
-            metrics = trainer.apply(batch, sequences(batches), message.total_steps)
+            with guard(trainer.algorithm.config.name, "an update"):
+                metrics = trainer.apply(batch, sequences(batches), message.total_steps)
         except NonFiniteLoss as error:
             path = dump(error, self.paths.root, trainer.counters.updates)
             self.log.error("not finite", term=error.term, step=error.step, minibatch=str(path))

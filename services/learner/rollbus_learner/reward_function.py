@@ -13,6 +13,7 @@ from torch import Tensor
 from rollbus_learner.following import after
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
+from rollbus_wire.own_code import guard
 
 if TYPE_CHECKING:
     from rollbus_learner.algorithm import Batch
@@ -34,7 +35,9 @@ class FunctionReward:
     def of(self, batch: Batch) -> Tensor:
         """float32 [...], one number per decision. Raises `ConfigError` for another shape."""
         columns = {name: column.cpu().numpy() for name, column in _columns(batch).items()}
-        found, wanted = np.asarray(self._function(columns), np.float32), tuple(batch["valid"].shape)
+        with guard(self.name, f"its call ({self._where})"):
+            found = np.asarray(self._function(columns), np.float32)
+        wanted = tuple(batch["valid"].shape)
         if found.shape != wanted:
             raise ConfigError(
                 f"{self._where}: {self.name} gave {list(found.shape)}, one number per decision is "

@@ -184,6 +184,26 @@ def test_settings_that_do_not_fit(refuse, overrides, expected):
     assert len(lines) == 1 and expected in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("policy.hidden=[64, 0]", "policy.hidden is [64, 0], must be a list (each an integer >= 1) (1: must be greater"),
+        ("policy.critic_hidden=[-3]", "policy.critic_hidden is [-3], must be a list (each an integer >= 1)"),
+        ("algorithm.critic_hidden=[0]", "algorithm.critic_hidden is [0], must be a list (each an integer >= 1)"),
+    ],
+)  # fmt: skip
+def test_layers_have_a_width(refuse, override, expected):
+    recipe = "policy: {name: mlp, head: tanh_gaussian}\nalgorithm: {name: sac}\n"
+    (line,) = refuse(recipe, override)
+    assert line.startswith("command line: ") and expected in line
+
+
+def test_what_an_algorithm_may_learn_from_but_a_head_lacks_is_named(refuse):
+    recipe = "run: {total_updates: 1}\nalgorithm: {name: sft}\ndata: {sources: [{path: d}]}\n"
+    (line,) = refuse(recipe, "policy.head=deterministic")
+    assert line.endswith("(log_prob); head deterministic gives none; set policy.head: auto")
+
+
 def test_kernels_of_the_environment(refuse, monkeypatch):
     monkeypatch.setenv("ROLLBUS_KERNELS", "cuda")
     (line,) = refuse(PLUGINS)

@@ -90,7 +90,7 @@ def test_nothing_starts_without_the_packages(bare, tmp_path):
     with pytest.raises(MissingPackage, match=wanted):
         load(recipe)
     with pytest.raises(MissingPackage, match=r"peft.*pip install 'rollbus\[lora\]'"):
-        load(recipe, ["algorithm.lora_rank=2"])
+        load(recipe, ["algorithm.lora_rank=2", "run.start_from=runs/cloned"])
     assert list(tmp_path.iterdir()) == []
 
 

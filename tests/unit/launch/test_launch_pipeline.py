@@ -47,7 +47,7 @@ CASES = {
         "p.yaml:2: stages.a.kind is 'colect', not one of: .*did you mean 'collect'",
     "stages:\n  a: {recipe: r.yaml}": "stages.a has no kind; one of: collect",
     A + ", episode: 3}": "unknown key 'episode'; .*did you mean 'episodes'",
-    A + ", episodes: 0}": "stages.a.episodes: .*greater than or equal to 1",
+    A + ", episodes: 0}": "stages.a.episodes is 0: must be greater than or equal to 1",
     "stages:\n  a: {kind: collect, recipe: none.yaml}": "none.yaml does not exist",
     A + ", set: [env.nun_envs=3]}": "unknown key 'env.nun_envs'",
     "stages: {}": "it has no stages",
@@ -80,6 +80,17 @@ def test_what_is_finished_stays_and_what_changed_is_made_anew() -> None:
     redone, _ = run(TWO, redo="chance")
     assert redone["demos"] == first["demos"] and redone["chance"].content == first["chance"].content
     assert redone["chance"].wall_s != first["chance"].wall_s
+
+
+def test_an_artefact_without_its_record_is_made_anew() -> None:
+    """As it is after a kill between the last command of a stage and its record."""
+    first, _ = run(TWO)
+    for name in ("demos", "chance"):
+        folder = Path(first[name].folder)
+        folder.with_name(folder.name + ".json").unlink()
+    (Path(first["chance"].folder) / "data/chunk-000/file-000.parquet").unlink()
+    again, _ = run(TWO)
+    assert {name: a.content for name, a in again.items()} == {n: a.content for n, a in first.items()}
 
 
 def test_what_somebody_changed_is_refused() -> None:

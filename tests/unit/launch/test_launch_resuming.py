@@ -81,6 +81,19 @@ def test_what_must_begin_with_trained_weights_says_so(tmp_path: Path) -> None:
         refining(tmp_path)
     with pytest.raises(ConfigError, match="run.start_from.* is empty, .*a cloned flow or diffusion policy"):
         refining(tmp_path, "algorithm.stage=token", "data.sources=[{path: demos}]")
+    recipe = tmp_path / "frozen.yaml"
+    recipe.write_text("policy: {name: flow, sampler: ode, steer: true}\nalgorithm: {name: dsrl}\n")
+    with pytest.raises(
+        ConfigError, match="run.start_from.* is empty, but 'dsrl' .*a cloned flow or diffusion"
+    ):
+        load(recipe)
+    recipe.write_text(
+        "run: {total_updates: 1}\nalgorithm: {name: sft, lora_rank: 2}\ndata: {sources: [{path: d}]}"
+    )
+    with pytest.raises(
+        ConfigError, match="run.start_from.* is empty, but 'sft' .*the policy that is adapted"
+    ):
+        load(recipe)
 
 
 def test_a_start_that_is_not_there_or_not_fit_is_refused(tmp_path: Path) -> None:

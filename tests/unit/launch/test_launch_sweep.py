@@ -58,14 +58,37 @@ def test_it_searches_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     assert [r["mean_return"] for r in whole.run(8, lambda row: None)] == sorted(
         (r["mean_return"] for r in rows if r["trial"] < 8), reverse=True
     )
-    other, _ = made(tmp_path, SPACES[:1])
-    with pytest.raises(ConfigError, match="holds a sweep over algorithm.epochs"):
-        other.run(1, lambda row: None)
+
+
+@pytest.mark.parametrize(
+    ("spaces", "overrides", "message"),
+    [
+        (SPACES[:1], [], r"--over algorithm.epochs \[2, 9\], here it is unset; use another --dir"),
+        (
+            ["algorithm.learning_rate=1e-4..1e-1:log", *SPACES[1:]], [],
+            r"--over algorithm.learning_rate \[1e-05, 0.1\], here it is \[0.0001, 0.1\]",
+        ),
+        ([*SPACES[:2], "policy.activation=[relu, tanh]"], [], r"\['tanh', 'relu'\], here it is \['relu'"),
+        (SPACES, ["algorithm.gamma=0.9"], "setting algorithm.gamma 0.99, here it is 0.9; use another --dir"),
+    ],
+)  # fmt: skip
+def test_trials_of_another_sweep_do_not_count(
+    spaces: list[str], overrides: list[str], message: str, tmp_path: Path
+) -> None:
+    first, _ = made(tmp_path)
+    first.run(2, lambda row: None)
+    other, runs = made(tmp_path, spaces)
+    other.overrides = overrides
+    with pytest.raises(ConfigError, match=message):
+        other.run(3, lambda row: None)
+    assert not runs
 
 
 def test_a_wrong_setting_shows_before_the_first_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown key 'algorithm.lerning_rate'"):
         made(tmp_path, ["algorithm.lerning_rate=1e-4..1e-2"])
+    with pytest.raises(ConfigError, match="algorithm.gamma is 2"):  # the end of a range, too
+        made(tmp_path, ["algorithm.gamma=0.9..2.0"])
     with pytest.raises(ConfigError, match="policy.activation is 'sine'"):
         made(tmp_path, ["policy.activation=[tanh, sine]"])
 

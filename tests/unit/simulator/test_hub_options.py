@@ -81,7 +81,7 @@ def test_fixed_is_what_was_given() -> None:
         ({"name": "curriculum", "levels": [{}]}, "env.options.levels: List should have at least 2"),
         (LEVELS | {"lower_at": 0.8}, "lower_at 0.8 is not below raise_at 0.75"),
         (LEVELS | {"name": "progress"}, "env.options.raise_at: Extra inputs"),
-        ({"name": "nowhere.to.be_found"}, "needs the package 'nowhere'"),
+        ({"name": "nowhere.to.be_found"}, "there is no module 'nowhere'"),
         ({"name": "json:nothing"}, "has no function 'nothing'"),
         ({"name": "json:dumps", "level": 3}, "env.options: "),
     ],

@@ -123,6 +123,11 @@ def misfits(policy: Any, algorithm: Any) -> Iterator[str]:
     missing = sorted(requires - offers)
     either = algorithm.requires_one_of
     if not missing and either and not either & (offers - set(lacks)):
+        lacking = sorted(either & offers)
+        if lacking:
+            wanted = " or ".join(f"{CAPABILITIES.get(name, name)} ({name})" for name in sorted(either))
+            yield f"algorithm {algorithm.name!r} needs {wanted}; {lacks[lacking[0]]}"
+            return
         missing = [sorted(either)[0]]
     if missing:
         wanted = " and ".join(f"{CAPABILITIES.get(name, name)} ({name})" for name in missing)

@@ -7,7 +7,7 @@ the fields of the plug-in's own `Config`.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,6 +15,8 @@ from rollbus_wire.limits import MAX_PROCESSES
 
 #: Largest seed: it travels as a signed 64-bit integer.
 MAX_SEED = 2**63 - 1
+#: Widths of layers, one after the other.
+Widths = list[Annotated[int, Field(ge=1)]]
 
 
 def option(default: Any, description: str, unit: str = "", **checks: Any) -> Any:

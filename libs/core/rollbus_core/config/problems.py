@@ -18,7 +18,7 @@ def field_problem(
 ) -> str:
     """The line for one entry of ``ValidationError.errors()``."""
     section, name = (*map(str, detail["loc"]), "", "")[:2]
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = told(detail["msg"])
     field = models[section].model_fields.get(name)
     if field is None:
         setting = settings.get(f"{section}.name")
@@ -33,6 +33,11 @@ def field_problem(
         place = ".".join(map(str, detail["loc"][2:]))
         expected += f" ({place + ': ' if place else ''}{message})"
     return f"{setting.place}: {key} is {value!r}, must be {expected}"
+
+
+def told(message: Any) -> str:
+    """What pydantic says of a value, for people."""
+    return str(message).removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def plugin_keys(section: str, name: str) -> list[str]:

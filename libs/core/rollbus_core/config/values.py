@@ -51,7 +51,9 @@ def type_words(annotation: Any) -> str:
         if get_origin(kind) is Literal:
             words.append("one of " + ", ".join(map(str, inner)))
         elif get_origin(kind) in (list, tuple, set, frozenset):
-            words.append("a list" + (f" (each {type_words(inner[0])})" if inner else ""))
+            words.append(
+                "a list" + (f" (each {describe(FieldInfo.from_annotation(inner[0]))})" if inner else "")
+            )
         elif get_origin(kind) is dict or kind is dict or _nested_fields(kind):
             words.append("a mapping")
         elif kind is Any:

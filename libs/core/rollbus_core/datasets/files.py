@@ -81,7 +81,8 @@ def read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(
-            f"{path} does not exist: {path.parents[1]} is no LeRobot dataset of version 3"
+            f"{path} does not exist: {path.parents[1]} is no LeRobot dataset of version 3; "
+            "rollbus collect makes one"
         ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is not readable: {error}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_launch.tables import add_json_flag, show
+from rollbus_wire.errors import ConfigError
 
 #: The services of a sweep that was killed are gone after this long.
 ENDING_S = 20.0
@@ -33,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     """A line per run, then a table, the best first."""
     from rollbus_launch.sweep import Sweep, space
 
+    if arguments.trials < 1:
+        raise ConfigError(f"--trials {arguments.trials}: must be at least 1")
     folder = arguments.dir or Path("runs") / f"sweep-{arguments.recipe.stem}"
     spaces = [space(text) for text in arguments.over]
     sweep = Sweep(
@@ -50,7 +53,6 @@ def _train(recipe: Path, overrides: list[str], folder: Path) -> dict[str, Any]:
     from rollbus_core.paths import RunPaths
     from rollbus_launch.control import wait_until_ended
     from rollbus_launch.pipeline.run import call
-    from rollbus_wire.errors import ConfigError
 
     wait_until_ended(RunPaths(folder), ENDING_S)  # else the trial of a sweep that was just killed would fail
     call(folder.name, ["train", str(recipe), *overrides, "--run-dir", str(folder)])

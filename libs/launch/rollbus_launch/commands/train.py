@@ -19,6 +19,7 @@ from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, why_no_curve, write_summary
 from rollbus_launch.session import Session, layout, newest_checkpoint
 from rollbus_launch.tables import add_json_flag, show
+from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 
 
@@ -69,7 +70,7 @@ def train(
     remove_dead()
     if (paths.runtime / "alive").exists():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
-    check_data(chosen)
+    notes += check_data(chosen)
     room.check_run(chosen.recipe, layout(chosen.recipe))
     paths.create()
     try:
@@ -121,19 +122,28 @@ def _awaited(recipe: Any) -> list[str]:
     ]
 
 
-def check_data(resolved: Any) -> None:
-    """Data sets and reward models are there and can be used, before a process starts."""
+def check_data(resolved: Any) -> list[str]:
+    """Data sets and rewards are there and fit, before a process starts; lines on what may surprise."""
     for reward in resolved.recipe.learner.rewards:
         if reward.kind == "model":
             model_folders.read_card(Path(reward.source), model_folders.REWARD)
-    if resolved.recipe.data.sources:
-        from rollbus_core.datasets.parts import parts
+        elif reward.kind == "function":
+            lookup.function(reward.source, "learner.rewards")
+    if not resolved.recipe.data.sources:
+        return []
+    from rollbus_core.datasets.parts import parts
 
-        found = parts(resolved.recipe.data, resolved.feeds)
-        if not resolved.online:
-            spec = environments.offline_spec(resolved.recipe)
-            for part in sum(found.values(), []):
-                part.fitted(spec)
+    found, notes = parts(resolved.recipe.data, resolved.feeds), []
+    if not resolved.online:
+        spec = environments.offline_spec(resolved.recipe)
+        for part in sum(found.values(), []):
+            part.fitted(spec)
+            recorded = part.dataset.spec
+            if recorded is not None and recorded.name != spec.name:
+                notes.append(
+                    f"{part.source.path} was recorded in {recorded.name}, this run is of {spec.name}"
+                )
+    return list(dict.fromkeys(notes))
 
 
 def _seeds(text: str) -> list[int]:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rollbus_core import extras
 from rollbus_core.config import source
 from rollbus_core.config.nearest import hint
+from rollbus_core.config.problems import told
 from rollbus_launch.stages.base import Stage
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError, RollbusError
@@ -30,6 +31,8 @@ class Pipeline:
 
 def read(path: Path) -> Pipeline:
     """The pipeline in ``path``. Raises `ConfigError` with one line per problem."""
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; give the path of a pipeline (pipelines/*.yaml)")
     document = source.read(path)
     problems = [
         f"{document.places.get(key, path)}: unknown key {key!r}; a pipeline has {' and '.join(KEYS)}"
@@ -80,7 +83,7 @@ def _stage(data: Any, where: str) -> Stage:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{where}.{key}: {first['msg']}") from None
+        raise ConfigError(f"{where}.{key} is {first['input']!r}: {told(first['msg'])}") from None
 
 
 def _check_inputs(stages: dict[str, Stage], name: str, where: str, all_names: list[str]) -> None:

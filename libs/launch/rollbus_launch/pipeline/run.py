@@ -18,13 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core.datasets.files import replace
+from rollbus_core.paths import RunPaths
 from rollbus_launch.children import end_with_parent
+from rollbus_launch.control import wait_until_ended
 from rollbus_launch.pipeline.file import Pipeline
 from rollbus_launch.stages.base import Artefact, Stage
 from rollbus_wire.errors import ConfigError, RollbusError
 
 #: Characters of a hash in a folder's name.
 SHORT = 12
+#: The services of a run that was cut are gone after this long.
+ENDING_S = 20.0
 
 
 class StageFailed(RollbusError):
@@ -70,6 +74,10 @@ class Runner:
         if record.exists():
             return self._kept(name, stage, out, record)
         self._note_change(name, key)
+        if stage.goes_on:
+            wait_until_ended(RunPaths(out), ENDING_S)  # what a pipeline that was killed had begun
+        elif out.exists():  # whole or not, nothing says what it is
+            self._put_aside(out, record)
         self._tell(f"{name}: {stage.kind} -> {out}")
         found = {wanted: self.finished[wanted] for wanted in stage.inputs()}
         began, commands = time.monotonic(), stage.commands(out, found, self.pipeline.deterministic)

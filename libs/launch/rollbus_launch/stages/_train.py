@@ -27,6 +27,7 @@ class TrainStage(Stage):
     """A run of ``recipe``; its last checkpoint counts."""
 
     makes: ClassVar[str] = RUN
+    goes_on: ClassVar[bool] = True
 
     recipe: str = option(..., "Recipe to train.")
     set: list[str] = option([], "Settings of the recipe that differ, key=value.")

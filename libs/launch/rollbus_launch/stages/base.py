@@ -50,6 +50,8 @@ class Stage(BaseModel):
     makes: ClassVar[str]
     #: Packages that its commands need, as imported.
     needs: ClassVar[tuple[str, ...]] = ()
+    #: Whether its commands go on with what a stage that was cut has left.
+    goes_on: ClassVar[bool] = False
     kind: str
 
     def inputs(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from pydantic import BaseModel
 
-from rollbus_core.config.models import option
+from rollbus_core.config.models import Widths, option
 from rollbus_core.feed import Feed
 from rollbus_core.lazy import lazy_import
 from rollbus_learner.algorithm import AlgorithmConfig, Loss, Role, Step
@@ -36,7 +36,7 @@ class CriticConfig(BaseModel):
     critic_learning_rate: float = option(3e-4, "Step size of the critics.", gt=0, le=1)
     tau: float = option(0.005, "Part of the critics that their target takes over at each step.", gt=0, le=1)
     num_critics: int = option(2, "Q functions; the smallest counts.", ge=1)
-    critic_hidden: list[int] = option([256, 256], "Widths of the hidden layers of each Q function.")
+    critic_hidden: Widths = option([256, 256], "Widths of the hidden layers of each Q function.")
     critic_layer_norm: bool = option(False, "Layer normalisation in the Q functions.")
     critic_group: str = option("policy", "Observation group that Q functions read: policy, privileged, ...")
     max_grad_norm: float = option(0.0, "Gradient norm limit; 0: none.", ge=0)

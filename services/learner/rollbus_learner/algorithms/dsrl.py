@@ -36,6 +36,11 @@ class Config(sac.Config):
     name: str = "dsrl"
     updates_per_step: float = option(1.0, "Gradient steps per collected step.", gt=0)
 
+    @property
+    def begins_with(self) -> str:
+        """What is frozen must have been trained."""
+        return "a cloned flow or diffusion policy"
+
 
 class DSRL(sac.SAC):
     """SAC on the initial noise."""

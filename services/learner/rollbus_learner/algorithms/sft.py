@@ -67,18 +67,22 @@ class Config(AlgorithmConfig):
     burn_in: int = option(
         8, "Recurrent policies: decisions that do not count where the state is not known.", "decisions", ge=0
     )
-
     ema: float = option(
         0.0, "Decay per gradient step of an average of the weights that acts, is evaluated and exported; "
         "0: none.", ge=0, lt=1,
     )  # fmt: skip
     lora_rank: int = option(
-        0, "Train low-rank adapters of this rank and nothing else (peft); 0: all weights.", ge=0
+        0, "Train low-rank adapters of this rank and nothing else (peft); 0: all weights.", ge=0, le=1024
     )
     lora_modules: tuple[str, ...] = option(
         (), "Linear layers that get adapters, by name or its last part, as wide; empty: all of the policy."
     )
     only_good: bool = option(False, "Learn only from decisions that the data's labels call good.")
+
+    @property
+    def begins_with(self) -> str:
+        """What adapters are for must have been trained."""
+        return "the policy that is adapted (algorithm.lora_rank)" if self.lora_rank else ""
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Uniform draws of demonstrated decisions."""
@@ -159,7 +163,6 @@ class SFT(Algorithm):
         if self.config.only_good:
             good = labels_of(batch, self.config.name) > 0
             batch = {**batch, "valid": good & batch["valid"] if "valid" in batch else good}
-
         loss = cloning_loss(roles["policy"], batch, self._want)
         return Loss({"cloning_loss": masked.total(loss, masked.valid_mask(batch))})
 
