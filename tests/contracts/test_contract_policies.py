@@ -43,7 +43,7 @@ SPECS = {
 SETTINGS = [
     {},
     {"normalise_obs": True, "critic": "shared", "chunk": 3, "execute": 2},
-    {"critic": "own", "chunk": 1},
+    {"critic": "own", "chunk": 1, "cell": "lstm", "architecture": "impala"},
 ]
 
 

@@ -33,6 +33,8 @@ SPECS = {
 #: "." makes it a dotted path, as any user's module has.
 OWN = "rollbus_own.policy"
 NAMES = [*lookup.names("rollbus_policies"), OWN]
+#: Networks of a family beside its default.
+VARIANTS = [("cnn", {"architecture": "impala"}), ("recurrent", {"cell": "lstm"})]
 SMALL = {"width": 16, "num_heads": 2, "layers": 1, "expert_layers": 1}
 
 
@@ -50,11 +52,11 @@ def own_policy():
 class Fixed:
     """A policy, its decisions on one batch, and demonstrations that depend on what is observed."""
 
-    def __init__(self, name):
+    def __init__(self, name, **settings):
         torch.manual_seed(0)
         module = lookup.find("rollbus_policies", name)
         known = module.Config.model_fields
-        self.config = module.Config(name=name, **{k: v for k, v in SMALL.items() if k in known})
+        self.config = module.Config(name=name, **{k: v for k, v in SMALL.items() if k in known}, **settings)
         self.policy, self.spec = self.made()
         generator = np.random.default_rng(0)
         array = self.spec.observation["obs"]
@@ -102,9 +104,13 @@ class Fixed:
         return losses
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(
+    params=[(name, {}) for name in NAMES] + VARIANTS,
+    ids=lambda param: "-".join([param[0], *param[1].values()]),
+)
 def fixed(request):
-    return Fixed(request.param)
+    name, settings = request.param
+    return Fixed(name, **settings)
 
 
 def test_twenty_updates_prefer_what_was_better(fixed):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from rollbus_policies._convolutions import Convolutions
 from rollbus_policies._critics import ValueNet
-from rollbus_policies._networks import Convolutions, Mlp
+from rollbus_policies._memory import CELLS, Gru, Lstm
+from rollbus_policies._networks import Mlp
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._policy import ActorCritic
 from rollbus_policies._transforms import ImageInput, VectorInput, is_image
@@ -56,18 +58,15 @@ class MlpPolicy(ActorCritic):
 
 
 class RecurrentPolicy(ActorCritic):
-    """Features are the hidden state behind each decision's observation."""
+    """Features are what the memory gives out behind each decision's observation."""
 
     def __init__(self, config: recurrent.Config, spec: EnvSpec, *, critic: bool, frame_stack: int) -> None:
         super().__init__(config, spec, frame_stack)
         size = config.state_size
-        self.spec.state, self.spec.state_size = "hub", size
         self._inputs = VectorInput(spec, self.keys, frame_stack)
         self.encoder = Mlp(self._inputs.size, config.hidden, config.activation, config.init)
-        self.gru = nn.GRU(self.encoder.size, size)
-        if config.init == "orthogonal":
-            for name, parameter in self.gru.named_parameters():
-                (nn.init.orthogonal_ if name.startswith("weight") else nn.init.zeros_)(parameter)
+        self.add_module(config.cell, CELLS[config.cell](self.encoder.size, size, config.init))
+        self.spec.state, self.spec.state_size = "hub", self.memory.state_size
         self.build_output(size)
         self._critic_inputs = VectorInput(spec, self.critic_keys, frame_stack)
         if critic:
@@ -76,14 +75,19 @@ class RecurrentPolicy(ActorCritic):
                 size, hidden = size + self._critic_inputs.size, config.critic_widths
             self.build_critic(ValueNet(size, hidden, config.activation, config.init))
 
+    @property
+    def memory(self) -> Gru | Lstm:
+        """The recurrent layer, a module named after its cell."""
+        return self._modules[self.config.cell]  # type: ignore[return-value]
+
     def encode(
         self, obs: Mapping[str, Tensor], state: Tensor | None, start: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         x = self.encoder(self._inputs(obs, self.normaliser))
         if x.ndim == 2:
             assert state is not None
-            out, state = self.gru(x.unsqueeze(0), state.unsqueeze(0))
-            return out.squeeze(0), state.squeeze(0)
+            out, state = self.memory.advance(x.unsqueeze(0), state)
+            return out.squeeze(0), state
         if state is None or start is None or start.shape != x.shape[:2]:
             raise SpecError(
                 "a recurrent policy is evaluated on [T, n] sequences with `state` [n, S] and `start` "
@@ -92,15 +96,15 @@ class RecurrentPolicy(ActorCritic):
         return self._sequence(x, state, start)
 
     def _sequence(self, x: Tensor, state: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """The GRU over the stretches between the decisions at which some row starts anew."""
+        """The memory over the stretches between the decisions at which some row starts anew."""
         length = x.shape[0]
         begins = [t for t in start.any(1).nonzero().flatten().tolist() if t] if length else []
-        outputs, hidden = [], state.unsqueeze(0)
+        outputs = []
         for begin, end in zip([0, *begins], [*begins, length]):
-            hidden = hidden.masked_fill(start[begin].reshape(1, -1, 1), 0.0)
-            out, hidden = self.gru(x[begin:end], hidden)
+            state = state.masked_fill(start[begin].unsqueeze(-1), 0.0)
+            out, state = self.memory.advance(x[begin:end], state)
             outputs.append(out)
-        return torch.cat(outputs), hidden.squeeze(0)
+        return torch.cat(outputs), state
 
     def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         assert self.critic is not None
@@ -110,8 +114,7 @@ class RecurrentPolicy(ActorCritic):
 
     def describe_features(self, trunk: Trunk, obs: Mapping[str, str], state: str) -> tuple[str, str]:
         x = self.encoder.describe(trunk, self._inputs.describe(trunk, obs, self.normaliser))
-        after = trunk.add("gru", x, state, *self.gru.all_weights[0])
-        return after, after
+        return self.memory.describe(trunk, x, state)
 
     def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
         x = features
@@ -136,7 +139,7 @@ class _ImageEncoder(nn.Module):
         self._vectors = VectorInput(spec, rest, frame_stack) if rest else None
         self.convolutions = Convolutions(
             config.architecture, self._images.channels, self._images.height, self._images.width,
-            config.feature_size, config.init,
+            config.feature_size, config.init, config.channel_factor,
         )  # fmt: skip
         size = self.convolutions.size + (self._vectors.size if self._vectors else 0)
         self.layers = Mlp(size, config.hidden, config.activation, config.init)

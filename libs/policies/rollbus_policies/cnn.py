@@ -1,4 +1,5 @@
-"""Convolutions over images (Mnih et al. 2015); other observations join behind them.
+"""Convolutions over images (Mnih et al. 2015; the ResNet of IMPALA, Espeholt et al., 1802.01561); other
+observations join behind them.
 
 A shared critic, the default, is a layer on the policy's features; an own one has its own convolutions.
 """
@@ -20,11 +21,16 @@ class Config(ActorCriticConfig):
     """Settings of the cnn policy."""
 
     name: str = "cnn"
-    architecture: Literal["auto", "nature", "small"] = Field(
-        "auto", description="Convolutions; auto: nature for images from 36x36 on, small below."
+    architecture: Literal["auto", "nature", "small", "impala"] = Field(
+        "auto",
+        description="Convolutions; impala is a ResNet of 15 for images from 8x8 on; auto: nature for images "
+        "from 36x36 on, small below.",
     )
+    channel_factor: int = Field(1, ge=1, le=16, description="Multiplies the channels of all convolutions.")
     feature_size: int = Field(
-        0, ge=0, description="Width behind the convolutions; 0: 512 for nature, 128 for small."
+        0,
+        ge=0,
+        description="Width behind the convolutions; 0: 512 for nature, 256 for impala, 128 for small.",
     )
     hidden: Widths = Field([], description="Widths of further layers.")
     activation: Activation = Field("relu", description="Activation of the further layers.")

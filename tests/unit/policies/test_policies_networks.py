@@ -1,4 +1,4 @@
-"""Inputs computed from specs, ensembles against single networks, sequences against single decisions."""
+"""Inputs computed from specs, ensembles against single networks."""
 
 import math
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from rollbus_core import rng
 from rollbus_policies import cnn, mlp, recurrent
 from rollbus_policies._critics import QEnsemble, TwoHot, make_q
 from rollbus_policies._transforms import ImageInput, VectorInput
@@ -92,62 +91,6 @@ def test_make_q_reads_settings_of_policies_and_refuses_discrete_actions():
     assert q.layers_in == 4 + 3 + 2 and q.layers[0].weight.shape == (2, 9, 16)
     with pytest.raises(SpecError, match="continuous"):
         make_q(config, EnvSpec("toy", VECTOR, DISCRETE), 2)
-
-
-@pytest.mark.parametrize("critic", ["own", "shared"])
-def test_sequence_equals_decision_by_decision(critic):
-    torch.manual_seed(1)
-    length, rows = 12, 3
-    policy = recurrent.make(recurrent.Config(critic=critic), EnvSpec("toy", VECTOR, DISCRETE), critic=True)
-    generator = np.random.default_rng(2)
-    obs = generator.normal(size=(length, rows, 4)).astype(np.float32)
-    start = generator.random((length, rows)) < 0.25
-    state = first = generator.normal(size=(rows, 64)).astype(np.float32)
-    ask, acts = Ask("sample", ("log_prob", "value")), []
-    for t in range(length):
-        state = np.where(start[t][:, None], np.float32(0), state)
-        seeds = rng.decision_seeds(np.uint64(5), np.arange(rows), np.full(rows, t))
-        acts.append(policy.act({"obs": obs[t]}, state, ask, seeds))
-        state = acts[-1].state
-        assert state.shape == (rows, 64) and state.dtype == np.float32
-    assert start.any() and not start.all()
-    scored = policy(
-        {
-            "obs/obs": torch.from_numpy(obs),
-            "action": torch.from_numpy(np.stack([a.action for a in acts])),
-            "state": torch.from_numpy(first),
-            "start": torch.from_numpy(start),
-        },
-        ("log_prob", "value", "features"),
-    )
-    for name in ("log_prob", "value"):
-        expected = np.stack([a.extras[name] for a in acts])
-        np.testing.assert_allclose(scored[name].detach().numpy(), expected, atol=1e-5)
-    np.testing.assert_allclose(scored["features"][-1].detach().numpy(), state, atol=1e-6)
-
-
-def test_no_gradient_crosses_the_start_of_an_episode():
-    policy = recurrent.make(recurrent.Config(), EnvSpec("toy", VECTOR, DISCRETE), critic=False)
-    obs = torch.randn(4, 1, 4, requires_grad=True)
-    batch = {"obs/obs": obs, "state": torch.randn(1, 64), "start": torch.tensor([[0], [0], [1], [0]]).bool()}
-    policy(batch, ("features",))["features"][3].sum().backward()
-    assert (obs.grad[:2] == 0).all() and (obs.grad[2:] != 0).any()
-
-
-def test_own_recurrent_critic_leaves_the_memory_alone():
-    policy = recurrent.make(recurrent.Config(), EnvSpec("toy", VECTOR, DISCRETE), critic=True)
-    batch = {"obs/obs": torch.randn(4, 2, 4), "state": torch.zeros(2, 64), "start": torch.zeros(4, 2).bool()}
-    policy(batch, ("value",))["value"].sum().backward()
-    assert all(p.grad is None for p in policy.gru.parameters())
-    assert all(p.grad is not None for p in policy.critic.parameters())
-
-
-def test_state_is_checked():
-    policy = recurrent.make(recurrent.Config(), EnvSpec("toy", VECTOR, DISCRETE), critic=False)
-    with pytest.raises(SpecError, match=r"\[2, 64\], came none"):
-        policy.act({"obs": np.zeros((2, 4), np.float32)}, None, Ask(), np.zeros(2, np.uint64))
-    with pytest.raises(SpecError, match="sequences"):
-        policy({"obs/obs": torch.zeros(3, 2, 4), "state": torch.zeros(2, 64)}, ("features",))
 
 
 def test_squashed_samples_have_gradient_and_other_heads_refuse():

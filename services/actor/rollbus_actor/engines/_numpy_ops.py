@@ -6,6 +6,7 @@ nothing else, and works with Python 3.8 and numpy 1.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
@@ -23,6 +24,7 @@ class Plan:
         self, nodes: Sequence[Node], outputs: Mapping[str, str], weights: Mapping[str, np.ndarray]
     ) -> None:
         self._outputs, self._weights = dict(outputs), weights
+        self._uses = Counter([name for node in nodes for name in node[1]] + list(outputs.values()))
         self._steps = [self._step(*node) for node in nodes]
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> Values:
@@ -40,6 +42,8 @@ class Plan:
         compute = OPERATIONS[op](*weights, **attributes)
         if len(names) == 1:
             (name,) = names
+            if op in OVERWRITING and self._uses[name] > 1:
+                return output, lambda values: compute(values[name].copy())
             return output, lambda values: compute(values[name])
         return output, lambda values: compute(*[values[name] for name in names])
 
@@ -95,6 +99,37 @@ def _gru(w_ih: np.ndarray, w_hh: np.ndarray, b_ih: np.ndarray, b_hh: np.ndarray)
     return compute
 
 
+def _lstm(
+    w_ih: np.ndarray, w_hh: np.ndarray, b_ih: np.ndarray, b_hh: np.ndarray
+) -> Callable[..., np.ndarray]:
+    inputs, hidden, size = _linear(w_ih, b_ih), _linear(w_hh, b_hh), w_hh.shape[1]
+
+    def compute(x: np.ndarray, state: np.ndarray) -> np.ndarray:
+        gates = inputs(x)
+        gates += hidden(state[:, :size])
+        take, keep, new, give = (gates[:, i * size : (i + 1) * size] for i in range(4))
+        cells = _sigmoid(keep) * state[:, size:] + _sigmoid(take) * np.tanh(new)
+        return np.concatenate([_sigmoid(give) * np.tanh(cells), cells], 1)
+
+    return compute
+
+
+def _max_pool(*, size: int, stride: int, padding: int) -> Callable[..., np.ndarray]:
+    def compute(x: np.ndarray) -> np.ndarray:
+        around = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+        x = np.pad(x, around, constant_values=-np.inf)
+        height, width = x.shape[2] - size + 1, x.shape[3] - size + 1
+        shifted = [
+            x[:, :, i : i + height : stride, j : j + width : stride] for i in range(size) for j in range(size)
+        ]
+        y = shifted[0].copy()
+        for other in shifted[1:]:
+            np.maximum(y, other, out=y)
+        return y
+
+    return compute
+
+
 def _normalise(shift: np.ndarray, scale: np.ndarray, *, clip: float) -> Callable[..., np.ndarray]:
     return lambda x: np.clip((x - shift) * scale, np.float32(-clip), np.float32(clip))
 
@@ -108,14 +143,17 @@ def _elu(x: np.ndarray) -> np.ndarray:
     return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
 
 
+OVERWRITING = ("tanh", "relu")
 #: Operation -> function of (weights, attributes) that makes the function of the values.
 OPERATIONS: Dict[str, Callable[..., Callable[..., np.ndarray]]] = {
     "linear": _linear,
     "conv": _conv,
     "gru": _gru,
+    "lstm": _lstm,
+    "max_pool": _max_pool,
     "normalise": _normalise,
     "one_hot": _one_hot,
-    # The values of a linear layer are nobody else's: activations overwrite them.
+    # Activations overwrite what nobody else reads (`Plan`).
     "tanh": lambda: lambda x: np.tanh(x, out=x),
     "relu": lambda: lambda x: np.maximum(x, np.float32(0), out=x),
     "elu": lambda: _elu,
@@ -124,5 +162,7 @@ OPERATIONS: Dict[str, Callable[..., Callable[..., np.ndarray]]] = {
     "multiply": lambda factor: lambda x: x * np.float32(factor),
     "permute": lambda axes: lambda x: x.transpose(axes),
     "reshape": lambda shape: lambda x: x.reshape(-1, *shape),
+    "add": lambda: lambda x, y: x + y,
+    "columns": lambda end: lambda x: x[:, :end],
     "concat": lambda: lambda *x: np.concatenate(x, 1),
 }

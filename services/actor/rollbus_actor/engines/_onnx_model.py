@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,13 @@ class _Graph:
         self.nodes.append(helper.make_node(op, inputs, [output], **attributes))
         return output
 
+    def split(self, value: str, sizes: list[int], output: str, names: Sequence[str]) -> list[str]:
+        """``value`` cut along axis 1 into values output/name."""
+        parts = [f"{output}/{name}" for name in names]
+        lengths = self.constant(sizes, np.int64)
+        self.nodes.append(helper.make_node("Split", [value, lengths], parts, axis=1))
+        return parts
+
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
         name = f"c{len(self.constants)}"
         self.constants[name] = numpy_helper.from_array(np.asarray(value, dtype), name)
@@ -80,23 +87,47 @@ def _gru(graph: _Graph, node: Node) -> None:
     """Spelt out: ONNX's GRU wants its gates in another order than torch has them."""
     x, state, w_ih, w_hh, b_ih, b_hh = node.inputs
     size, out = graph.trunk.weights[w_hh][1], node.output
-    sizes = graph.constant([2 * size, size], np.int64)
     for name, inputs in (("i", [x, w_ih, b_ih]), ("h", [state, w_hh, b_hh])):
         graph.add("Gemm", inputs, f"{out}/{name}", transB=1)
-        graph.nodes.append(
-            helper.make_node(
-                "Split", [f"{out}/{name}", sizes], [f"{out}/{name}_gates", f"{out}/{name}_new"], axis=1
-            )
-        )
+        graph.split(f"{out}/{name}", [2 * size, size], out, (f"{name}_gates", f"{name}_new"))
     gates = graph.add(
         "Sigmoid", [graph.add("Add", [f"{out}/i_gates", f"{out}/h_gates"], f"{out}/sum")], f"{out}/gates"
     )
-    halves = graph.constant([size, size], np.int64)
-    graph.nodes.append(helper.make_node("Split", [gates, halves], [f"{out}/reset", f"{out}/update"], axis=1))
+    graph.split(gates, [size, size], out, ("reset", "update"))
     gated = graph.add("Mul", [f"{out}/reset", f"{out}/h_new"], f"{out}/gated")
     new = graph.add("Tanh", [graph.add("Add", [f"{out}/i_new", gated], f"{out}/pre")], f"{out}/new")
     kept = graph.add("Mul", [f"{out}/update", graph.add("Sub", [state, new], f"{out}/diff")], f"{out}/kept")
     graph.add("Add", [new, kept], out)
+
+
+def _lstm(graph: _Graph, node: Node) -> None:
+    """Spelt out, as `_gru`."""
+    x, state, w_ih, w_hh, b_ih, b_hh = node.inputs
+    size, out = graph.trunk.weights[w_hh][1], node.output
+    hidden, cells = graph.split(state, [size] * 2, out, ("hidden", "cells"))
+    for name, inputs in (("i", [x, w_ih, b_ih]), ("h", [hidden, w_hh, b_hh])):
+        graph.add("Gemm", inputs, f"{out}/{name}", transB=1)
+    gates = graph.add("Add", [f"{out}/i", f"{out}/h"], f"{out}/gates")
+    take, keep, new, give = graph.split(gates, [size] * 4, out, ("take", "keep", "new", "give"))
+    take, keep, give = (graph.add("Sigmoid", [gate], f"{gate}/open") for gate in (take, keep, give))
+    kept = graph.add("Mul", [keep, cells], f"{out}/kept")
+    taken = graph.add("Mul", [take, graph.add("Tanh", [new], f"{out}/tanh")], f"{out}/taken")
+    cells = graph.add("Add", [kept, taken], f"{out}/next_cells")
+    given = graph.add("Mul", [give, graph.add("Tanh", [cells], f"{out}/shown")], f"{out}/next_hidden")
+    graph.add("Concat", [given, cells], out, axis=1)
+
+
+def _columns(graph: _Graph, node: Node) -> None:
+    begin, end, axis = (graph.constant([each], np.int64) for each in (0, node.attributes["end"], 1))
+    graph.add("Slice", [node.inputs[0], begin, end, axis], node.output)
+
+
+def _max_pool(graph: _Graph, node: Node) -> None:
+    size, stride, padding = (node.attributes[name] for name in ("size", "stride", "padding"))
+    graph.add(
+        "MaxPool", list(node.inputs), node.output,
+        kernel_shape=[size] * 2, strides=[stride] * 2, pads=[padding] * 4,
+    )  # fmt: skip
 
 
 def _normalise(graph: _Graph, node: Node) -> None:
@@ -145,6 +176,10 @@ _OPERATIONS: dict[str, Callable[[_Graph, Node], None]] = {
     "linear": _linear,
     "conv": _conv,
     "gru": _gru,
+    "lstm": _lstm,
+    "max_pool": _max_pool,
+    "add": _simple("Add"),
+    "columns": _columns,
     "tanh": _simple("Tanh"),
     "relu": _simple("Relu"),
     "elu": _simple("Elu"),
