@@ -243,6 +243,8 @@ def test_act_and_forward_agree(case):
                 acted = executed(torch.from_numpy(acted), None).numpy()
             # Tokens are scored as they are generated, with keys and values that were kept.
             allowed = 1e-5 if "token_log_prob" in case.policy.spec.extras else 0.0
+            if getattr(case.config, "cell", "") == "lstm":
+                allowed = 2e-6  # oneDNN's kernel with gradient rounds otherwise than the one without
             assert np.abs(scored[name].detach().numpy() - acted).max() <= allowed, (mode, name)
 
 

@@ -34,10 +34,10 @@ class Tensor:
         return self.array
 
 
-def made(family: Any, folder: Path) -> tuple[Any, Any]:
+def made(family: Any, folder: Path, **settings: Any) -> tuple[Any, Any]:
     """A policy and its model, from files that were written to a repository."""
     torch.manual_seed(0)
-    policy = base.make(family.Config(), SPEC, critic=True)
+    policy = base.make(family.Config(**settings), SPEC, critic=True)
     trunk = policy.describe(True)
     sizes = {"params": 3, "value": 1, "state": policy.spec.state_size}
     sizes = {name: sizes[name] for name in trunk.outputs}
@@ -82,9 +82,13 @@ def rows_request(num: int, state_size: int = 0) -> tuple[dict[str, np.ndarray], 
     return request, {name: torch.from_numpy(value) for name, value in inputs.items()}
 
 
-@pytest.mark.parametrize("family", [mlp, recurrent])
-def test_the_generated_model_computes_the_policy_s_trunk(family: Any, tmp_path: Path) -> None:
-    policy, model = made(family, tmp_path)
+@pytest.mark.parametrize(
+    ("family", "settings"), [(mlp, {}), (recurrent, {"cell": "gru"}), (recurrent, {"cell": "lstm"})]
+)
+def test_the_generated_model_computes_the_policy_s_trunk(
+    family: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    policy, model = made(family, tmp_path, **settings)
     assert model.execute([weights_request(policy, (2, 5))])[0]["version"].tolist() == [[2, 5]]
     given = [rows_request(num, policy.spec.state_size) for num in (4, 1)]
     answers = model.execute([request for request, _ in given])

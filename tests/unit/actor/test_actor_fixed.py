@@ -48,8 +48,8 @@ class PlacedEngine(CounterEngine):
         return Forward(Act(forward.act.env_action, action), self.version)
 
 
-def policy_engine(family: object, spec: EnvSpec = REACH) -> Engine:
-    policy = family.make(family.Config(), spec, critic=False, frame_stack=1)  # type: ignore[attr-defined]
+def policy_engine(family: object, spec: EnvSpec = REACH, **settings: object) -> Engine:
+    policy = family.make(family.Config(**settings), spec, critic=False, frame_stack=1)  # type: ignore[attr-defined]
     engine = Engine(policy, "cpu")
     engine.pin(Version(0, 1))
     return engine
@@ -85,10 +85,14 @@ def test_other_weights_are_proved_anew() -> None:
     assert fixed.independent is None and fixed.version == Version(0, 2)
 
 
-@pytest.mark.parametrize("family", [mlp, recurrent])
+@pytest.mark.parametrize(
+    ("family", "settings"), [(mlp, {}), (recurrent, {"cell": "gru"}), (recurrent, {"cell": "lstm"})]
+)
 @pytest.mark.parametrize("mode", ["mode", "sample"])
-def test_results_do_not_depend_on_the_number_of_rows(family: object, mode: str) -> None:
-    engine = policy_engine(family)
+def test_results_do_not_depend_on_the_number_of_rows(
+    family: object, settings: dict[str, object], mode: str
+) -> None:
+    engine = policy_engine(family, **settings)
     fixed = FixedBatch(engine, 32, engine.policy.spec)
     ask = Ask(mode, ())  # type: ignore[arg-type]
     fixed.prove(REACH, ask)

@@ -60,9 +60,10 @@ def test_batches_of_real_services(tmp_path: Path, systems: list[System], lag: in
     assert not [name for name in numbers if name.startswith("dropped_")]
 
 
-def test_two_actors_and_one_leaves(tmp_path: Path, systems: list[System]) -> None:
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_two_actors_and_one_leaves(tmp_path: Path, systems: list[System], cell: str) -> None:
     env = toy.Config(kind="memory")
-    policy = make(recurrent, env)
+    policy = make(recurrent, env, cell=cell)
     system = System(tmp_path, policy, feed_of(64, 8), env, num_actors=2)
     systems.append(system)
     system.run(lambda: all(len(a.numbers()["held"]) == 1 for a in system.actors))
@@ -153,10 +154,11 @@ def collect(policy: Any, env: toy.Config, change_after: int, num_passes: int = 4
     return found
 
 
-def test_recurrent_log_probs_do_not_change_at_a_hand_over() -> None:
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_recurrent_log_probs_do_not_change_at_a_hand_over(cell: str) -> None:
     """The same decisions with and without a change of holder in the middle of an episode."""
     env = toy.Config(kind="memory", length=12)
-    policy = make(recurrent, env)
+    policy = make(recurrent, env, cell=cell)
     straight, changed = collect(policy, env, 1000), collect(policy, env, 7)
     assert len(straight) == 160 and set(changed) == set(straight)
     for key, (action, log_prob) in straight.items():

@@ -104,14 +104,15 @@ def test_sequences_join_padded_and_are_cut_whole():
     assert [part["state"].shape for part in parts] == [(3, 5)] * 2
 
 
-def test_an_unknown_state_costs_the_first_decisions():
-    policy = base.make(recurrent.Config(hidden=[4], state_size=3), SPEC, critic=False)
+@pytest.mark.parametrize(("cell", "size"), [("gru", 3), ("lstm", 6)])
+def test_an_unknown_state_costs_the_first_decisions(cell, size):
+    policy = base.make(recurrent.Config(cell=cell, hidden=[4], state_size=3), SPEC, critic=False)
     batch = sequences(4, 2, 0)
     batch["start"][0, 1] = False
     with_state(batch, policy, burn_in=2)
     assert batch["valid"].T.tolist() == [[True] * 4, [False, False, True, True]]
-    assert batch["state"].shape == (2, 3) and not batch["state"].any()
-    known = sequences(4, 1, 5, state=torch.ones(1, 3))
+    assert batch["state"].shape == (2, size) and not batch["state"].any()
+    known = sequences(4, 1, 5, state=torch.ones(1, size))
     with_state(known, policy, burn_in=2)
     assert known["valid"].all() and known["state"].all()
 
