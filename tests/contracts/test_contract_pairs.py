@@ -27,19 +27,22 @@ ROWS = 32
 SMALL = {"width": 16, "num_heads": 2, "heads": 2, "layers": 1, "expert_layers": 1, "hidden": [32], "depth": 1}
 
 
-#: Heads that no pair needs, with algorithms that they are for.
-HEADS = {"gsde": ("ppo", "grpo", "sft"), "tanh_gsde": ("sac", "crossq", "ppo")}
+#: Heads and networks that no pair needs, with a policy and algorithms that they are for.
+VARIANTS = {
+    "gsde": ("mlp", {"head": "gsde", "log_std_init": -2.0}, ("ppo", "grpo", "sft")),
+    "tanh_gsde": ("mlp", {"head": "tanh_gsde", "log_std_init": -2.0}, ("sac", "crossq", "ppo")),
+    "impala": ("cnn", {"architecture": "impala"}, ("ppo", "sft")),
+    "lstm": ("recurrent", {"cell": "lstm"}, ("ppo", "vtrace", "sft")),
+}
 
 
 def cases():
     for algorithm, policies in MUST.items():
         for policy in policies:
             yield pytest.param(policy, algorithm, {}, id=f"{algorithm}-{policy}")
-    for head, algorithms in HEADS.items():
+    for name, (policy, settings, algorithms) in VARIANTS.items():
         for algorithm in algorithms:
-            yield pytest.param(
-                "mlp", algorithm, {"head": head, "log_std_init": -2.0}, id=f"{algorithm}-{head}"
-            )
+            yield pytest.param(policy, algorithm, settings, id=f"{algorithm}-{name}")
 
 
 class Pair:
