@@ -57,12 +57,11 @@ class Series:
         return statistics.median(getattr(self, name))
 
 
-def plain(workload: str, seconds: float) -> dict[str, float]:
-    """One run of the plain loop."""
-    command = [
-        sys.executable, str(HERE / "plain_loop.py"), workload, "--seconds", str(seconds),
-        "--threads", str(THREADS.get(workload, 1)),
-    ]  # fmt: skip
+def plain(workload: str, **options: float) -> dict[str, Any]:
+    """One run of the plain loop with ``options``: what it printed."""
+    given = [f"--{name}={value}" for name, value in options.items()]
+    threads = f"--threads={THREADS.get(workload, 1)}"
+    command = [sys.executable, str(HERE / "plain_loop.py"), workload, *given, threads]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -121,7 +120,7 @@ def measure(
     loops = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeats):
-            loops.append(plain(workload, seconds))
+            loops.append(plain(workload, seconds=seconds))
             for (layout, lag), found in series.items():
                 overrides = (*known[layout], f"algorithm.max_lag={lag}")
                 rate = ours(workload, overrides, seconds, Path(folder))

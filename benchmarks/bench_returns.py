@@ -11,30 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-from bench_end_to_end import HERE, environment
+from bench_end_to_end import plain
 from learning.runs import rollbus
 
 from rollbus_launch.statistics import paired_gain
 
 #: Environment steps of a run.
 STEPS = {"cartpole": 200_000, "halfcheetah": 500_000}
-
-
-def plain(workload: str, steps: int, seed: int, episodes: int) -> list[float]:
-    """Returns [episodes] of the plain loop's last policy."""
-    command = [
-        sys.executable, str(HERE / "plain_loop.py"), workload, "--steps", str(steps),
-        "--seed", str(seed), "--evaluate", str(episodes),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
-    return list(json.loads(done.stdout.splitlines()[-1])["evaluated"])
 
 
 def ours(workload: str, steps: int, seed: int, episodes: int, folder: Path) -> list[float]:
@@ -55,7 +43,8 @@ def compare(workload: str, steps: int, seeds: list[int], episodes: int) -> None:
             for name in returns:
                 began = time.monotonic()
                 if name == "plain":
-                    returns[name].append(plain(workload, steps, seed, episodes))
+                    found = plain(workload, steps=steps, seed=seed, evaluate=episodes)
+                    returns[name].append(found["evaluated"])
                 else:
                     returns[name].append(ours(workload, steps, seed, episodes, Path(folder)))
                 seconds[name] += time.monotonic() - began

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from rollbus_wire import lookup
 from rollbus_wire.env import Env
@@ -22,16 +22,25 @@ from rollbus_wire.peer import run_env
 _PR_SET_PDEATHSIG = 1
 
 
-def make_env(name: str, settings: Dict[str, Any], num_rows: int) -> Env:
-    """The environment that plug-in ``name`` makes of ``settings``."""
+def maker(name: str, settings: Dict[str, Any]) -> Callable[[int], Env]:
+    """A function of the number of rows that makes the environment of plug-in ``name``."""
     module = lookup.find("rollbus_envs", name)
     try:
         config = module.Config(**settings)
     except TypeError as error:
         raise ConfigError("environment %s: settings %s: %s" % (name, settings, error)) from None
-    with guard(name, "making the environment"):
-        env: Env = module.make(config, num_rows)
-    return env
+
+    def make(num_rows: int) -> Env:
+        with guard(name, "making the environment"):
+            env: Env = module.make(config, num_rows)
+        return env
+
+    return make
+
+
+def make_env(name: str, settings: Dict[str, Any], num_rows: int) -> Env:
+    """The environment that plug-in ``name`` makes of ``settings``."""
+    return maker(name, settings)(num_rows)
 
 
 def die_with_parent(parent: int) -> None:

@@ -13,6 +13,8 @@ from rollbus_wire.link import wait_reply
 from rollbus_wire.messages import Command, ListMembers, Members, Message
 
 LATEST = Path("runs/latest")
+#: The services of a run that was killed are gone after this long.
+ENDING_S = 20.0
 
 
 def run_paths(run_dir: str | None) -> RunPaths:
@@ -25,7 +27,7 @@ def run_paths(run_dir: str | None) -> RunPaths:
     return RunPaths(folder)
 
 
-def wait_until_ended(paths: RunPaths, timeout_s: float) -> bool:
+def wait_until_ended(paths: RunPaths, timeout_s: float = ENDING_S) -> bool:
     """Whether no process of the run is left within ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while paths.runtime.exists():

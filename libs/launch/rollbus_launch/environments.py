@@ -10,10 +10,9 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rollbus_core.config.models import EnvConfig
-from rollbus_wire import lookup
+from rollbus_envs.worker import maker
 from rollbus_wire.errors import BindRefused, SpecError
 from rollbus_wire.link import ZmqLink
-from rollbus_wire.own_code import guard
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
 
 #: ZeroMQ gives an address up a little after its socket was closed: the next evaluation waits so long.
@@ -25,12 +24,10 @@ def env_maker(env: Any, trained: EnvSpec | None = None) -> Callable[[int], Any]:
 
     ``trained``: what the policy that acts in it was trained on; `SpecError` if this is something else.
     """
-    module = lookup.find("rollbus_envs", env.name)
-    config = module.Config(**_own_fields(env))
+    of_rows = maker(env.name, _own_fields(env))
 
     def make(num_rows: int) -> Any:
-        with guard(env.name, "making the environment"):
-            made = module.make(config, num_rows)
+        made = of_rows(num_rows)
         if trained is not None and (reason := misfit(trained, made.spec)):
             made.close()
             raise SpecError(reason)

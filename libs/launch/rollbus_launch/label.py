@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rollbus_core import model_folders
 from rollbus_core.config.nearest import hint
-from rollbus_core.config.problems import told
+from rollbus_core.config.problems import first_problem
 from rollbus_core.config.source import parse, plain
 from rollbus_core.datasets.episode import Episode
 from rollbus_core.datasets.fit import FittedDataset
@@ -38,9 +38,7 @@ def settings(package: str, by: str, overrides: Sequence[str]) -> Any:
     try:
         return model(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{by}: {key} is {first['input']!r}: {told(first['msg'])}") from None
+        raise ConfigError(f"{by}: {first_problem(error)}") from None
 
 
 def train_value(data: Path, by: str, config: Any, out: Path) -> dict[str, Any]:

@@ -12,13 +12,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from learner_tiny import SPEC
 from torch import Tensor, nn
 
-from rollbus_learner.algorithm import Loss
+from rollbus_learner.algorithm import Algorithm, Loss, Progress
 from rollbus_learner.algorithms import _conservative
+from rollbus_policies import mlp
+from rollbus_wire.spec import EnvSpec
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "beside"
 LIBRARIES = sorted(path.stem for path in FOLDER.glob("*.npz"))
+#: As the generators have it.
+GAMMA = 0.9
+START = Progress(updates=0, env_steps=0, total_steps=100)
 
 Layers = Mapping[str, Mapping[str, Tensor]]
 
@@ -55,6 +61,44 @@ def transitions(found: Mapping[str, Tensor], policy: Any) -> dict[str, Tensor]:
         "return_to_go": found.get("return_to_go", torch.zeros_like(reward)),
         "terminated": found["terminated"], "truncated": no, "interrupted": no, "valid": ~no,
     }  # fmt: skip
+
+
+def mlp_policy(head: str, spec: EnvSpec = SPEC) -> Any:
+    """Of the size of theirs, without a value function."""
+    return mlp.make(mlp.Config(hidden=[8], activation="relu", head=head), spec, critic=False)
+
+
+def gaussian_policy(found: Mapping[str, Any], critic: str) -> Any:
+    """With the weights of ``found``, those of its value function as ``critic``."""
+    policy: Any = mlp.make(
+        mlp.Config(hidden=[8], activation="relu", head="gaussian", critic_hidden=[8]), SPEC, critic=True
+    )
+    set_layers(policy_layers(policy), found["policy"])
+    set_layers(value_layers(policy), found[critic])
+    with torch.no_grad():
+        policy.head.log_std.copy_(found["log_std"])
+    return policy
+
+
+def made(
+    module: Any, found: Mapping[str, Any], policy: Any, **settings: Any
+) -> tuple[Algorithm, dict[str, Any], dict[str, Tensor]]:
+    """(algorithm with critics, modules with the weights of ``found``, labelled batch with its noise)."""
+    config = module.Config(batch_size=len(found["reward"]), critic_hidden=[8], gamma=GAMMA, **settings)
+    feed = config.feed(num_envs=1, num_slices=1, deterministic=False)
+    algorithm = module.make(config, SPEC, policy, feed)
+    modules = {name: role.module for name, role in algorithm.roles().items()}
+    set_layers(policy_layers(policy), found["policy"])
+    for name in ("critic", "target"):
+        if name in found:
+            set_heads(modules[name], found[name])
+    batch = transitions(found, policy)
+    algorithm.label(batch, modules, START)
+    return (
+        algorithm,
+        modules,
+        batch | {name: found[name] for name in ("noise", "next_noise") if name in found},
+    )
 
 
 def descend(loss: Loss, **factors: float) -> dict[str, float]:

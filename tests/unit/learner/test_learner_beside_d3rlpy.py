@@ -11,6 +11,8 @@ import torch
 from learner_beside import (
     case,
     descend,
+    made,
+    mlp_policy,
     policy_layers,
     propose,
     same_gradients,
@@ -18,17 +20,14 @@ from learner_beside import (
     same_parameter,
     set_heads,
     set_layers,
-    transitions,
 )
 from learner_tiny import SPEC
 from torch import nn
 
-from rollbus_learner.algorithm import Progress
 from rollbus_learner.algorithms import cal_ql, cql, iql, td3_bc
 from rollbus_policies import mlp
 from rollbus_policies.base import PolicySpec
 
-START = Progress(updates=0, env_steps=0, total_steps=100)
 B, NUM = 12, 4
 
 
@@ -56,25 +55,6 @@ class TanhMean(nn.Module):
 
     def update_normaliser(self, batch, valid):
         pass
-
-
-def made(module, found, policy, **settings):
-    """(algorithm, modules with its weights, labelled batch)."""
-    config = module.Config(batch_size=B, critic_hidden=[8], gamma=0.9, **settings)
-    feed = config.feed(num_envs=1, num_slices=1, deterministic=False)
-    algorithm = module.make(config, SPEC, policy, feed)
-    modules = {name: role.module for name, role in algorithm.roles().items()}
-    set_layers(policy_layers(policy), found["policy"])
-    set_heads(modules["critic"], found["critic"])
-    set_heads(modules["target"], found["target"])
-    batch = transitions(found, policy)
-    algorithm.label(batch, modules, START)
-    batch |= {name: found[name] for name in ("noise", "next_noise") if name in found}
-    return algorithm, modules, batch
-
-
-def mlp_policy(head):
-    return mlp.make(mlp.Config(hidden=[8], head=head, activation="relu"), SPEC, critic=False)
 
 
 def test_td3_bc():

@@ -11,6 +11,7 @@ import torch
 from learner_beside import (
     case,
     descend,
+    gaussian_policy,
     policy_layers,
     same_gradients,
     same_parameter,
@@ -41,13 +42,7 @@ def test_advantages_with_time_outs():
 
 def test_losses_and_gradients():
     found = case("rsl_rl", "ppo")
-    policy = mlp.make(
-        mlp.Config(hidden=[8], activation="relu", head="gaussian", critic_hidden=[8]), SPEC, critic=True
-    )
-    set_layers(policy_layers(policy), found["policy"])
-    set_layers(value_layers(policy), found["critic"])
-    with torch.no_grad():
-        policy.head.log_std.copy_(found["log_std"])
+    policy = gaussian_policy(found, "critic")
     config = ppo.Config(minibatches=1, value_clip=0.2, value_coef=0.5, entropy_coef=0.01)
     algorithm = ppo.make(config, SPEC, policy, config.feed(num_envs=4, num_slices=1, deterministic=False))
     advantage = found["advantage"].flatten()

@@ -10,18 +10,16 @@ import torch
 from learner_beside import (
     case,
     descend,
+    made,
+    mlp_policy,
     policy_layers,
     same_gradients,
     same_head_gradients,
-    set_heads,
-    set_layers,
-    transitions,
 )
-from learner_tiny import SPEC
 
 from rollbus_learner.algorithm import Progress
 from rollbus_learner.algorithms import crossq
-from rollbus_policies import _batch_renorm, mlp
+from rollbus_policies import _batch_renorm
 
 START = Progress(updates=0, env_steps=0, total_steps=100)
 B, WARM_UP = 12, 5
@@ -39,28 +37,21 @@ def set_renorms(critic, given, factor=1.0):
                 own.scale[head, 0], own.shift[head, 0] = factor * layer["scale"], layer["shift"]
 
 
-def made(found):
+def crossq_of(found):
     """(algorithm, modules, labelled batch) of their weights, limits of r and d as theirs."""
-    config = crossq.Config(
-        batch_size=B, critic_hidden=[8], gamma=0.9, policy_delay=1, renorm_warm_up=WARM_UP, initial_alpha=0.3
+    algorithm, modules, batch = made(
+        crossq, found, mlp_policy("tanh_gaussian"), policy_delay=1, renorm_warm_up=WARM_UP, initial_alpha=0.3
     )
-    policy = mlp.make(mlp.Config(hidden=[8], activation="relu", head="tanh_gaussian"), SPEC, critic=False)
-    set_layers(policy_layers(policy), found["policy"])
-    algorithm = crossq.make(config, SPEC, policy, config.feed(num_envs=1, num_slices=1, deterministic=False))
-    modules = {name: role.module for name, role in algorithm.roles().items()}
-    set_heads(modules["critic"], found["critic"])
     for renorm in modules["critic"].renorms:
         renorm.max_r = 1e6
-    batch = transitions(found, policy)
-    algorithm.label(batch, modules, START)
-    return algorithm, modules, batch | {name: found[name] for name in ("noise", "next_noise")}
+    return algorithm, modules, batch
 
 
 @pytest.mark.parametrize(("name", "steps"), [("crossq_warming", 0), ("crossq", WARM_UP)])
 def test_crossq(name, steps, monkeypatch):
     monkeypatch.setattr(_batch_renorm, "EPS", 0.0)
     found = case("sb3_contrib", name)
-    algorithm, modules, batch = made(found)
+    algorithm, modules, batch = crossq_of(found)
     critic, factor = modules["critic"], DIVISORS**0.5 if steps == 0 else 1.0
     set_renorms(critic, found["renorm"], factor)
     for renorm in critic.renorms:

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 import torch
 from learner_beside import (
+    GAMMA,
+    START,
     case,
     descend,
+    gaussian_policy,
+    made,
+    mlp_policy,
     policy_layers,
     propose,
     same_gradients,
@@ -27,16 +32,13 @@ from test_learner_stretches import Decision, Table
 
 from rollbus_accel.kernels.discounted_return import discounted_return
 from rollbus_learner import estimators
-from rollbus_learner.algorithm import Progress
 from rollbus_learner.algorithms import cql, dqn, iql, ppo, td3_bc
 from rollbus_learner.algorithms._replay import label_returns
 from rollbus_learner.gather import SlabReader
-from rollbus_policies import mlp
 from rollbus_policies._batch_renorm import BatchRenorm
 from rollbus_policies._critics import TwoHot
 
-START = Progress(updates=0, env_steps=0, total_steps=100)
-B, NUM, GAMMA = 12, 1, 0.9
+B, NUM = 12, 1
 
 
 # --- estimators --------------------------------------------------------------------------------------
@@ -131,13 +133,7 @@ def test_batch_renormalisation(name, batches):
 
 def test_ppo():
     found = case("torchrl", "ppo")
-    policy = mlp.make(
-        mlp.Config(hidden=[8], activation="relu", head="gaussian", critic_hidden=[8]), SPEC, critic=True
-    )
-    set_layers(policy_layers(policy), found["policy"])
-    set_layers(value_layers(policy), found["value"])
-    with torch.no_grad():
-        policy.head.log_std.copy_(found["log_std"])
+    policy = gaussian_policy(found, "value")
     config = ppo.Config(num_steps=B, minibatches=1, value_clip=0.3, value_coef=0.5, entropy_coef=0.01)
     algorithm = ppo.make(config, SPEC, policy, config.feed(num_envs=1, num_slices=1, deterministic=False))
     names = ("action", "log_prob", "advantage", "target", "old_value")
@@ -152,27 +148,11 @@ def test_ppo():
     same_parameter(policy.head.log_std, found["log_std_gradient"])
 
 
-def made(module, found, head, **settings):
-    """(algorithm, modules with its weights, labelled batch with its noise)."""
-    config = module.Config(batch_size=B, critic_hidden=[8], gamma=GAMMA, **settings)
-    feed = config.feed(num_envs=1, num_slices=1, deterministic=False)
-    policy = mlp.make(mlp.Config(hidden=[8], activation="relu", head=head), SPEC, critic=False)
-    set_layers(policy_layers(policy), found["policy"])
-    algorithm = module.make(config, SPEC, policy, feed)
-    modules = {name: role.module for name, role in algorithm.roles().items()}
-    set_heads(modules["critic"], found["critic"])
-    set_heads(modules["target"], found["target"])
-    batch = transitions(found, policy)
-    algorithm.label(batch, modules, START)
-    batch |= {name: found[name] for name in ("noise", "next_noise") if name in found}
-    return algorithm, modules, batch
-
-
 def test_double_dqn():
     """Its limit of Huber's loss is 1, too."""
     found = case("torchrl", "dqn")
     config = dqn.Config(batch_size=B, gamma=GAMMA)
-    policy = mlp.make(mlp.Config(hidden=[8], activation="relu", head="q_values"), DISCRETE, critic=False)
+    policy = mlp_policy("q_values", DISCRETE)
     algorithm = dqn.make(config, DISCRETE, policy, config.feed(num_envs=1, num_slices=1, deterministic=False))
     modules = {name: role.module for name, role in algorithm.roles().items()}
     set_layers(policy_layers(policy), found["policy"])
@@ -186,7 +166,9 @@ def test_double_dqn():
 
 def test_iql():
     found = case("torchrl", "iql")
-    algorithm, modules, batch = made(iql, found, "gaussian", expectile=0.8, beta=30.0, max_weight=100.0)
+    algorithm, modules, batch = made(
+        iql, found, mlp_policy("gaussian"), expectile=0.8, beta=30.0, max_weight=100.0
+    )
     set_heads(modules["value"], {"0": found["value"]})
     with torch.no_grad():
         modules["policy"].head.log_std.copy_(found["log_std"])
@@ -208,7 +190,7 @@ def test_iql():
 def test_td3_bc():
     """Its target policy is the policy."""
     found = case("torchrl", "td3_bc")
-    algorithm, modules, batch = made(td3_bc, found, "deterministic", alpha=2.0)
+    algorithm, modules, batch = made(td3_bc, found, mlp_policy("deterministic"), alpha=2.0)
     set_layers(policy_layers(modules["target_policy"]), found["policy"])
     means = descend(algorithm.critic_loss(modules, batch), critic_loss=2.0)
     assert 2 * means["critic_loss"] == pytest.approx(found["critic_loss"].item(), rel=1e-5)
@@ -226,8 +208,8 @@ def test_cql_with_its_multiplier(monkeypatch):
     """
     found, shift = case("torchrl", "cql"), math.log(3 * NUM)
     algorithm, modules, batch = made(
-        cql, found, "tanh_gaussian", conservative=1.0, target_gap=4.0 - shift, num_proposals=NUM, alpha=0.3,
-        entropy_backup=True,
+        cql, found, mlp_policy("tanh_gaussian"), conservative=1.0, target_gap=4.0 - shift, num_proposals=NUM,
+        alpha=0.3, entropy_backup=True,
     )  # fmt: skip
     propose(monkeypatch, found)
     means = descend(algorithm.critic_loss(modules, batch), critic_loss=2.0)

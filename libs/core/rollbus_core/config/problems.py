@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from rollbus_core.config import plugins
 from rollbus_core.config.source import DEFAULT, Setting, plain
@@ -38,6 +38,12 @@ def field_problem(
 def told(message: Any) -> str:
     """What pydantic says of a value, for people."""
     return str(message).removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing that is wrong: key, value, what is expected."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {told(first['msg'])}"
 
 
 def plugin_keys(section: str, name: str) -> list[str]:

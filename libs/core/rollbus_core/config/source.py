@@ -109,12 +109,12 @@ Dumper.add_representer(
 Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str(str(path)))
 
 
-def read(path: Path) -> Document:
-    """The document in ``path``; raises `ConfigError` if it is missing or no mapping."""
+def read(path: Path, kind: str = "recipe") -> Document:
+    """The document in ``path``, a ``kind``; raises `ConfigError` if it is missing or no mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; give the path of a recipe (recipes/*.yaml)") from None
+        raise ConfigError(f"{path} does not exist; give the path of a {kind} ({kind}s/*.yaml)") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder; give a .yaml file") from None
     except (OSError, UnicodeDecodeError) as error:

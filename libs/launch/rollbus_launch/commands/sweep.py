@@ -10,9 +10,6 @@ from typing import Any
 from rollbus_launch.tables import add_json_flag, show
 from rollbus_wire.errors import ConfigError
 
-#: The services of a sweep that was killed are gone after this long.
-ENDING_S = 20.0
-
 
 def add_parser(subparsers: Any) -> None:
     """rollbus sweep RECIPE [key=value ...] --over KEY=LOW..HIGH[:log] ... [--trials N] [--dir DIR]"""
@@ -54,7 +51,7 @@ def _train(recipe: Path, overrides: list[str], folder: Path) -> dict[str, Any]:
     from rollbus_launch.control import wait_until_ended
     from rollbus_launch.pipeline.run import call
 
-    wait_until_ended(RunPaths(folder), ENDING_S)  # else the trial of a sweep that was just killed would fail
+    wait_until_ended(RunPaths(folder))  # else the trial of a sweep that was just killed would fail
     call(folder.name, ["train", str(recipe), *overrides, "--run-dir", str(folder)])
     summary: dict[str, Any] = json.loads(RunPaths(folder).summary.read_text())
     if "mean_return" not in summary:

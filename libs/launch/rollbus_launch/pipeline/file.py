@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rollbus_core import extras
 from rollbus_core.config import source
 from rollbus_core.config.nearest import hint
-from rollbus_core.config.problems import told
+from rollbus_core.config.problems import first_problem
 from rollbus_launch.stages.base import Stage
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError, RollbusError
@@ -31,9 +31,7 @@ class Pipeline:
 
 def read(path: Path) -> Pipeline:
     """The pipeline in ``path``. Raises `ConfigError` with one line per problem."""
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist; give the path of a pipeline (pipelines/*.yaml)")
-    document = source.read(path)
+    document = source.read(path, "pipeline")
     problems = [
         f"{document.places.get(key, path)}: unknown key {key!r}; a pipeline has {' and '.join(KEYS)}"
         f"{hint(key, KEYS)}"
@@ -81,9 +79,7 @@ def _stage(data: Any, where: str) -> Stage:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{where}.{key} is {first['input']!r}: {told(first['msg'])}") from None
+        raise ConfigError(f"{where}.{first_problem(error)}") from None
 
 
 def _check_inputs(stages: dict[str, Stage], name: str, where: str, all_names: list[str]) -> None:

@@ -27,8 +27,6 @@ from rollbus_wire.errors import ConfigError, RollbusError
 
 #: Characters of a hash in a folder's name.
 SHORT = 12
-#: The services of a run that was cut are gone after this long.
-ENDING_S = 20.0
 
 
 class StageFailed(RollbusError):
@@ -75,7 +73,7 @@ class Runner:
             return self._kept(name, stage, out, record)
         self._note_change(name, key)
         if stage.goes_on:
-            wait_until_ended(RunPaths(out), ENDING_S)  # what a pipeline that was killed had begun
+            wait_until_ended(RunPaths(out))  # what a pipeline that was killed had begun
         elif out.exists():  # whole or not, nothing says what it is
             self._put_aside(out, record)
         self._tell(f"{name}: {stage.kind} -> {out}")
