@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollbus_core.pace import Pace
 from rollbus_core.service import Service
 from rollbus_policies.base import Ask, Mode, PolicySpec
 from rollbus_wire.errors import PeerLost, SpecError
@@ -44,7 +45,7 @@ class PolicyService(Service):
         """``spin_s``: after a request, look for the next one that long without sleeping."""
         super().__init__("policy-0")
         self._spin_s, self._clock, self._spin_until = spin_s, clock, 0.0
-        self.link, self.engine, self.max_batch = link, engine, max_batch
+        self.link, self.engine, self._pace = link, engine, Pace(max_batch)
         stack = (policy.frame_stack,) if policy.frame_stack > 1 else ()
         self._expected = {
             key: (np.dtype(array.dtype), (*stack, *array.shape)) for key, array in spec.observation.items()
@@ -63,7 +64,10 @@ class PolicyService(Service):
         self.link.close()
 
     def poll(self) -> bool:
-        """Decide for what has arrived, at most ``max_batch`` rows of it (one request is never divided)."""
+        """Decide for what has arrived: at most ``max_batch`` rows of it, or what passes are fast with.
+
+        One request is never divided.
+        """
         requests: list[Request] = []
         num_rows, heard = 0, False
         for envelope in drain(self.link):
@@ -72,7 +76,7 @@ class PolicyService(Service):
             if request is not None:
                 requests.append(request)
                 num_rows += request.num_rows
-                if num_rows >= self.max_batch:
+                if num_rows >= self._pace.limit:
                     break
         if requests:
             self._decide(requests, num_rows)
@@ -120,7 +124,9 @@ class PolicyService(Service):
 
     def _decide(self, requests: list[Request], num_rows: int) -> None:
         obs, state, mode, seeds = self._join(requests, num_rows)
+        began = self._clock()
         forward = self.engine.act(obs, state, Ask(mode), seeds)
+        self._pace.took(num_rows, self._clock() - began)
         act, version = forward.act, list(forward.version)
         carry = None if act.state is None else np.ascontiguousarray(act.state, np.float32).view(np.uint8)
         start = 0

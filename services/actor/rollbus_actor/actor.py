@@ -314,7 +314,9 @@ class Actor(Service):
             spec = batch.sessions[0].spec
             assert spec is not None
             self._fixed.prove(spec, ask)
+        began = self._clock()
         forward = self.engine.act(batch.obs, batch.state, ask, seeds)
+        self._batcher.took(seeds.size, self._clock() - began)
         self.stats.passed(seeds.size)
         start = 0
         for session, size in zip(batch.sessions, batch.sizes, strict=True):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollbus_actor.session import Session
+from rollbus_core.pace import Pace
 
 
 class Batch(NamedTuple):
@@ -27,7 +28,8 @@ class Batcher:
 
     def __init__(self, max_batch: int, wait_s: float, *, alone: bool = False) -> None:
         """``alone``: each slice has a pass of its own, so that its results do not depend on others."""
-        self.max_batch, self.wait_s, self.alone = max_batch, wait_s, alone
+        self.wait_s, self.alone = wait_s, alone
+        self._pace = Pace(max_batch)
         self._waiting: dict[Session, float] = {}
         self.num_rows = 0
 
@@ -50,12 +52,15 @@ class Batcher:
         """Seconds until a pass should run if nothing else arrives; infinite if nobody waits."""
         if not self._waiting:
             return float("inf")
-        if self.alone or self.num_rows >= self.max_batch:
+        if self.alone or self.num_rows >= self._pace.limit:
             return 0.0
         return max(0.0, next(iter(self._waiting.values())) + self.wait_s - now)
 
     def take(self) -> Batch:
-        """The oldest sessions, up to ``max_batch`` rows (one session is never divided)."""
+        """The oldest sessions, up to ``max_batch`` rows, or up to what passes are fast with.
+
+        One session is never divided.
+        """
         if len(self._waiting) == 1:
             session, _ = self._waiting.popitem()
             self.num_rows = 0
@@ -65,11 +70,15 @@ class Batcher:
         for session in list(self._waiting):
             assert session.tick is not None
             rows += session.tick.rows.size
-            if chosen and (self.alone or rows > self.max_batch):
+            if chosen and (self.alone or rows > self._pace.limit):
                 break
             chosen.append(session)
             self.remove(session)
         return join(chosen)
+
+    def took(self, num_rows: int, seconds: float) -> None:
+        """A pass over ``num_rows`` rows took ``seconds``."""
+        self._pace.took(num_rows, seconds)
 
 
 def join(sessions: list[Session]) -> Batch:
