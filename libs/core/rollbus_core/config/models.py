@@ -99,7 +99,7 @@ class ActorConfig(Section):
     engine_options: dict[str, Any] = option({}, "Settings of the engine's own, see docs/inference.md.")
     device: str = option("auto", "auto, cpu, cuda, cuda:1, ...")
     max_batch: int = option(
-        1024, "Most rows of one forward pass; fewer once it is seen that larger ones are no faster.", "rows", ge=1
+        1024, "Most rows of one forward pass; fewer where larger ones prove no faster.", "rows", ge=1
     )
     batch_wait_ms: float = option(0.0, "How long a batch waits for more ticks.", "ms", ge=0)
     threads: int = option(1, "Threads of one actor.", ge=1)
