@@ -30,6 +30,14 @@ class _Open:
 MAX_REPLIES, MIN_REPLIES = 1 << 16, 16
 
 
+@dataclass
+class _Asked:
+    """A request that came. ``peer``: the connection over which it came last."""
+
+    peer: bytes
+    answer: Message | None = None
+
+
 class Requests:
     """The asking side of a plane.
 
@@ -103,37 +111,39 @@ class Requests:
 class Replies:
     """The answering side: a repeated request gets the same answer again.
 
-    ``answer`` remembers the last ``keep`` replies of each sender; `known` resends one. With very many
-    senders each gets a smaller share, and who was silent longest is forgotten, so that nobody can fill
-    the memory.
+    ``answer`` remembers the last ``keep`` replies of each sender; `known` resends one. An answer that took
+    time goes where the request came from last: its sender may have dialled anew since. With very many senders
+    each gets a smaller share, and who was silent longest is forgotten, so that nobody can fill the memory.
     """
 
     def __init__(self, link: Link, keep: int = 256) -> None:
         self.link, self.keep = link, keep
-        self._sent: OrderedDict[str, OrderedDict[int, Message | None]] = OrderedDict()
+        self._sent: OrderedDict[str, OrderedDict[int, _Asked]] = OrderedDict()
 
     def known(self, envelope: Envelope) -> bool:
         """Whether this request came before; its answer, if there is one yet, is sent again."""
         sent = self._of(envelope.sender)
-        if envelope.id not in sent:
-            sent[envelope.id] = None
+        asked = sent.get(envelope.id)
+        if asked is None:
+            sent[envelope.id] = _Asked(envelope.peer)
             share = min(self.keep, max(MIN_REPLIES, MAX_REPLIES // len(self._sent)))
             while len(sent) > share:
                 sent.popitem(last=False)
             return False
-        answer = sent[envelope.id]
-        if answer is not None:
-            self._send(answer, envelope)
+        asked.peer = envelope.peer
+        if asked.answer is not None:
+            self._send(asked.answer, envelope.peer, envelope.id)
         return True
 
     def answer(self, envelope: Envelope, message: Message) -> None:
         """Answer ``envelope``, now or long after it came."""
         sent = self._sent.get(envelope.sender)
-        if sent is not None and envelope.id in sent:
-            sent[envelope.id] = message
-        self._send(message, envelope)
+        asked = None if sent is None else sent.get(envelope.id)
+        if asked is not None:
+            asked.answer = message
+        self._send(message, envelope.peer if asked is None else asked.peer, envelope.id)
 
-    def _of(self, sender: str) -> OrderedDict[int, Message | None]:
+    def _of(self, sender: str) -> OrderedDict[int, _Asked]:
         if sender not in self._sent:
             self._sent[sender] = OrderedDict()
             if len(self._sent) > MAX_PEERS:
@@ -145,8 +155,8 @@ class Replies:
         """A sender is gone for good."""
         self._sent.pop(sender, None)
 
-    def _send(self, message: Message, envelope: Envelope) -> None:
+    def _send(self, message: Message, peer: bytes, request: int) -> None:
         try:
-            self.link.send(message, to=envelope.peer, re=envelope.id)
+            self.link.send(message, to=peer, re=request)
         except PeerLost:
             pass

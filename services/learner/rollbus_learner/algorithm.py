@@ -88,14 +88,21 @@ class Plan:
 
     ``epochs`` passes over minibatches of ``batch_size`` samples in a random order; with
     ``whole_rows`` a minibatch holds whole rows [T, n] (recurrent policies). ``ordered``: the batch
-    already consists of minibatches, taken one after the other.
+    already consists of minibatches, taken one after the other. ``unread``: columns that no step reads,
+    so that minibatches are made without them.
     """
 
     epochs: int = 1
     batch_size: int = 0
     whole_rows: bool = False
     ordered: bool = False
+    unread: frozenset[str] = frozenset()
 
+
+#: Columns that labels are made of, and losses are not: what came of a decision, and where it belongs.
+OUTCOMES = frozenset(
+    {"reward", "terminated", "truncated", "interrupted", "final_slot", "episode", "step", "version"}
+)
 
 #: A sum and the number of samples it is over; reduced over micro-batches and ranks, then divided.
 Term = tuple["Tensor", "Tensor | int"]

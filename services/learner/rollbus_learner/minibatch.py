@@ -87,7 +87,7 @@ def _rows_in_order(batch: Batch, plan: Plan) -> Iterator[list[Batch]]:
 
 
 def _samples(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[list[Batch]]:
-    columns = {name: column.flatten(0, 1) for name, column in _decisions(batch).items() if name != "valid"}
+    columns = {name: column.flatten(0, 1) for name, column in _read(batch, plan).items() if name != "valid"}
     samples = batch["valid"].flatten().nonzero()[:, 0]
     num_batches = _num_batches(len(samples), plan.batch_size, len(samples))
     for _ in range(plan.epochs):
@@ -96,7 +96,7 @@ def _samples(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[l
 
 
 def _rows(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[list[Batch]]:
-    columns, rows = _decisions(batch), batch["valid"].any(0).nonzero()[:, 0]
+    columns, rows = _read(batch, plan), batch["valid"].any(0).nonzero()[:, 0]
     of_rows = {name: batch[name] for name in _PER_ROW if name in batch}
     num_batches = _num_batches(int(batch["valid"].sum()), plan.batch_size, len(rows))
     for _ in range(plan.epochs):
@@ -108,6 +108,11 @@ def _rows(batch: Batch, plan: Plan, generator: torch.Generator) -> Iterator[list
 
 def _shuffled(items: Tensor, generator: torch.Generator) -> Tensor:
     return items[torch.randperm(len(items), generator=generator).to(items.device)]
+
+
+def _read(batch: Batch, plan: Plan) -> Batch:
+    """`_decisions` that a step reads."""
+    return {name: column for name, column in _decisions(batch).items() if name not in plan.unread}
 
 
 def _decisions(batch: Batch) -> Batch:

@@ -3,7 +3,7 @@
 import time
 
 from rollbus_core.requests import Replies, Requests
-from rollbus_wire.link import drain, local_pair
+from rollbus_wire.link import ZmqLink, drain, local_pair
 from rollbus_wire.messages import Done, ListMembers, Ping
 
 
@@ -48,6 +48,36 @@ def test_after_a_redial_everything_is_asked_again_at_once():
     requests.poll()
     requests.poll()
     assert [e.id for e in drain(theirs)] == asked * 2
+
+
+def test_an_answer_goes_to_the_connection_that_asked_last(tmp_path):
+    """Who dialled anew while its request waited is not answered over the dead connection."""
+    server = ZmqLink.bind(f"ipc://{tmp_path}/s")
+    old, new = (ZmqLink.connect(f"ipc://{tmp_path}/s", sender="actor-0") for _ in "ab")
+    replies = Replies(server)
+    try:
+        old.send(ListMembers(), id=7)
+        first = arrived(server)
+        assert not replies.known(first)
+        new.send(ListMembers(), id=7)
+        repeated = arrived(server)
+        assert replies.known(repeated) and repeated.peer != first.peer
+        replies.answer(first, Done({"n": 1}))
+        answer = arrived(new)
+        assert answer.message == Done({"n": 1}) and answer.re == 7
+        assert old.recv() is None
+    finally:
+        for link in (server, old, new):
+            link.close()
+
+
+def arrived(link, wait_s=5.0):
+    end = time.monotonic() + wait_s
+    while time.monotonic() < end:
+        if (envelope := link.recv()) is not None:
+            return envelope
+        time.sleep(0.001)
+    raise AssertionError("nothing came")
 
 
 def test_what_is_no_reply_is_handed_on():

@@ -40,6 +40,13 @@ def test_each_valid_sample_comes_once_per_epoch():
     assert set(parts[0]) == {"id", "obs/x"}, "all of them are valid"
 
 
+def test_what_no_step_reads_is_not_gathered():
+    plan = Plan(batch_size=4, unread=frozenset({"id"}))
+    assert set(next(minibatches(numbered(5, 3), plan, generator()))) == {"obs/x"}
+    rows = Plan(batch_size=4, whole_rows=True, unread=frozenset({"id"}))
+    assert set(next(minibatches(numbered(5, 3), rows, generator()))) == {"obs/x", "valid", "state"}
+
+
 def test_epochs_differ_and_a_seed_repeats_them():
     batch, draws = numbered(8, 4), generator(1)
     first, second = (

@@ -263,8 +263,10 @@ class Store:
     def _sample(self, envelope: Envelope, message: Sample, now: float) -> None:
         asked = (envelope.sender, envelope.id)
         check_room(self._waiting.num_samples)
-        if any((w.envelope.sender, w.envelope.id) == asked for w in self._waiting.samples(message.table)):
-            return
+        for waiting in self._waiting.samples(message.table):
+            if (waiting.envelope.sender, waiting.envelope.id) == asked:
+                waiting.envelope = envelope  # who dialled anew is answered there
+                return
         if (answered := self._batches.get(asked)) is not None:
             self._answer(envelope, answered)
             return

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rollbus_core.lazy import lazy_import
-from rollbus_learner.algorithm import Loss, Plan, Progress, Role, Step
+from rollbus_learner.algorithm import OUTCOMES, Loss, Plan, Progress, Role, Step
 from rollbus_learner.algorithms._cotraining import CoTraining
 from rollbus_learner.algorithms._group_config import MOST_LOSSES, GroupConfig
 
@@ -66,7 +66,7 @@ class GroupAlgorithm(CoTraining):
     def plan(self) -> Plan:
         """Whole rows, which are whole episodes."""
         size = max(1, self._num_valid // self.config.minibatches)
-        return Plan(epochs=self.config.epochs, batch_size=size, whole_rows=True)
+        return Plan(self.config.epochs, size, whole_rows=True, unread=OUTCOMES)
 
     #: Decisions of the update that was labelled last.
     _num_valid = 1

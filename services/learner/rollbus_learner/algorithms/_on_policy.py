@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rollbus_core.feed import Feed
-from rollbus_learner.algorithm import Loss, Plan, Progress, Role, Step
+from rollbus_learner.algorithm import OUTCOMES, Loss, Plan, Progress, Role, Step
 from rollbus_learner.algorithms._cotraining import CoTraining
 from rollbus_learner.algorithms._on_policy_config import OnPolicyConfig
 
@@ -59,7 +59,8 @@ class OnPolicy(CoTraining):
         """Epochs over shuffled minibatches; whole rows where the policy has a state."""
         config = self.config
         size = self.feed.table.batch_steps // config.minibatches
-        return Plan(epochs=config.epochs, batch_size=size, whole_rows=self.recurrent)
+        unread = OUTCOMES if self.recurrent else OUTCOMES | {"start"}
+        return Plan(config.epochs, size, whole_rows=self.recurrent, unread=unread)
 
     def steps(self) -> list[Step]:
         """One step on the joint loss; the prediction of what is known."""
