@@ -50,10 +50,12 @@ class ActPolicy(ActorCritic):
         if config.latent and self._has_mean:
             self.latent = _Latent(config, size)
         if critic and config.critic == "own":
-            net = ContextCritic(spec, self.critic_keys, frame_stack, config.critic_widths, **sizes)
+            net = ContextCritic(
+                spec, self.critic_keys, frame_stack, config.critic_widths, self.value_head, **sizes
+            )
             self.build_critic(net)
         elif critic:
-            self.build_critic(ValueNet(chunk * width, [], config.activation, config.init))
+            self.build_critic(ValueNet(chunk * width, [], config.activation, config.init, self.value_head))
 
     def encode(
         self, obs: Mapping[str, Tensor], state: Tensor | None, start: Tensor | None
@@ -76,12 +78,12 @@ class ActPolicy(ActorCritic):
         places = layer(self.output, features.unflatten(-1, (self.config.chunk, -1)))
         return places.unflatten(-1, (self._parts, -1)).transpose(-3, -2).flatten(-3)
 
-    def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    def critic_output(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         critic: Any = self.critic
         if self.config.critic == "shared":
             return critic(features)
         flat, lead = self.flattened(obs)
-        return critic(flat, self.normaliser).reshape(lead)
+        return critic(flat, self.normaliser).reshape(*lead, -1)
 
     def _cloning_loss(self, params: Any, batch: Mapping[str, Tensor]) -> Tensor:
         """L1 of the mean, and the latent's divergence; other heads: negative log-likelihood."""

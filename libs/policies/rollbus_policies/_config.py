@@ -56,7 +56,38 @@ class ChunkConfig(PolicyConfig):
         return self.execute or self.chunk
 
 
-class ActorCriticConfig(ChunkConfig):
+class CriticFields(BaseModel):
+    """The value function of a policy."""
+
+    value_head: Literal["scalar", "two_hot"] = Field(
+        "scalar",
+        description="What a value is: a number, or the mean of a distribution over value_atoms numbers up to "
+        "value_limit, which is trained by cross-entropy (DreamerV3).",
+    )
+    value_atoms: int = Field(255, ge=2, description="Numbers that the distribution of two_hot is over.")
+    value_limit: float = Field(
+        10_000.0,
+        gt=0,
+        description="Largest of them, and least without its sign; they are dense around 0. Returns beyond "
+        "count as this.",
+    )
+    critic: Literal["own", "shared"] = Field(
+        "own",
+        description="Whether the value function has networks of its own or reads the policy's features.",
+    )
+    critic_group: str = Field(
+        "policy", description="Observation group that an own critic reads: policy, privileged, ..."
+    )
+
+    def value_lacks(self) -> dict[str, str]:
+        """What the value does not give: name -> why, and what to set."""
+        if self.value_head == "scalar":
+            return {}
+        why = "policy.value_head: two_hot has none; set it to scalar, or value_clip and huber_delta to 0"
+        return {"value_error": why}
+
+
+class ActorCriticConfig(CriticFields, ChunkConfig):
     """A stochastic policy with an optional value function."""
 
     offers: ClassVar[frozenset[str]] = frozenset(
@@ -86,15 +117,7 @@ class ActorCriticConfig(ChunkConfig):
     normalise_obs: bool = Field(
         False, description="Normalise observations by running statistics; images are divided by 255 always."
     )
-    critic: Literal["own", "shared"] = Field(
-        "own",
-        description="Whether the value function has networks of its own or reads the policy's features.",
-    )
     critic_hidden: Widths = Field([], description="Hidden layers of an own critic; empty: as hidden.")
-    critic_group: str = Field(
-        "policy", description="Observation group that an own critic reads: policy, privileged, ..."
-    )
-
     recompute: bool = Field(
         False,
         description="Run the encoder again in the backward pass instead of keeping its activations: less "
@@ -102,10 +125,11 @@ class ActorCriticConfig(ChunkConfig):
     )
 
     def lacks(self) -> dict[str, str]:
-        """What the head does not give."""
+        """What head and value do not give."""
         own = _OF_HEADS.get(self.head, frozenset({"log_prob", "entropy", "cloning_loss"}))
         missing = set(_HEAD_OF) - own
-        return {name: f"head {self.head} gives none; set policy.head: {_HEAD_OF[name]}" for name in missing}
+        lacks = {name: f"head {self.head} gives none; set policy.head: {_HEAD_OF[name]}" for name in missing}
+        return lacks | self.value_lacks()
 
     @property
     def critic_widths(self) -> list[int]:
@@ -127,7 +151,7 @@ class AttentionFields(BaseModel):
         return self
 
 
-class GenerativeConfig(AttentionFields, ChunkConfig):
+class GenerativeConfig(AttentionFields, CriticFields, ChunkConfig):
     """A policy that makes actions out of noise in several steps."""
 
     offers: ClassVar[frozenset[str]] = frozenset(
@@ -150,10 +174,6 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     normalise_obs: bool = Field(
         False, description="Normalise observations by running statistics; images are divided by 255 always."
     )
-    critic: Literal["own", "shared"] = Field(
-        "own",
-        description="Whether the value function has an encoder of its own or reads the policy's features.",
-    )
     critic_hidden: Widths = Field([64], description="Hidden layers of the critic behind its encoder.")
     steer: bool = Field(
         False,
@@ -168,9 +188,6 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
     )
     refine_token: int = Field(32, ge=1, description="Width of that token.")
     refine_hidden: Widths = Field([128, 128], description="Hidden layers of that network.")
-    critic_group: str = Field(
-        "policy", description="Observation group that an own critic reads: policy, privileged, ..."
-    )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -185,6 +202,7 @@ class GenerativeConfig(AttentionFields, ChunkConfig):
         only one is scored."""
         others = {"steering": "steer", "refinement": "refine"}
         lacks = {name: f"set policy.{key}: true" for name, key in others.items() if not getattr(self, key)}
+        lacks |= self.value_lacks()
         if self.steer or self.refine:
             why = f"its chain adds no noise; unset policy.{'steer' if self.steer else 'refine'}"
             return lacks | dict.fromkeys(("log_prob", "entropy", "sample", "chain_log_prob"), why)

@@ -18,6 +18,7 @@ from rollbus_policies._critics import ValueNet
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transformer import Transformer, sinusoid
 from rollbus_policies._transforms import ImageInput, VectorInput, is_classes, is_image
+from rollbus_policies._value_heads import Scalar, TwoHot
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ArraySpec, EnvSpec
 
@@ -118,7 +119,7 @@ def pooled(x: Tensor, valid: Tensor) -> Tensor:
 
 
 class ContextCritic(nn.Module):
-    """V from an encoder of its own, for observations with one leading dimension."""
+    """What ``head`` takes, from an encoder of its own, for observations with one leading dimension."""
 
     def __init__(
         self,
@@ -126,13 +127,14 @@ class ContextCritic(nn.Module):
         keys: list[str],
         frame_stack: int,
         hidden: list[int],
+        head: Scalar | TwoHot,
         *,
         width: int,
         num_heads: int,
     ) -> None:
         super().__init__()
         self.context = Context(spec, keys, frame_stack, width=width, layers=1, num_heads=num_heads)
-        self.net = ValueNet(width, hidden, "relu", "orthogonal")
+        self.net = ValueNet(width, hidden, "relu", "orthogonal", head)
 
     def forward(self, obs: Mapping[str, Tensor], normalisers: Normalisers | None) -> Tensor:
         return self.net(pooled(*self.context(obs, normalisers)))

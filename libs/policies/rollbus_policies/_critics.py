@@ -11,63 +11,31 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rollbus_policies._batch_renorm import BatchRenorm
-from rollbus_policies._networks import ACTIVATIONS, OUTPUT_GAIN, VALUE_GAIN, Mlp, exact, linear
+from rollbus_policies._networks import ACTIVATIONS, Mlp, exact
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import VectorInput, group_keys
+from rollbus_policies._value_heads import Scalar, TwoHot
 from rollbus_policies.trunk import Trunk
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
 
 class ValueNet(nn.Module):
-    """V from a vector: [..., size_in] -> [...]."""
+    """What ``head`` takes, from a vector: [..., size_in] -> [..., K], 1 or the atoms of a distribution."""
 
-    def __init__(self, size_in: int, hidden: Sequence[int], activation: str, init: str) -> None:
+    def __init__(
+        self, size_in: int, hidden: Sequence[int], activation: str, init: str, head: Scalar | TwoHot
+    ) -> None:
         super().__init__()
         self.body = Mlp(size_in, hidden, activation, init)
-        self.output = linear(self.body.size, 1, init, VALUE_GAIN)
+        self.output = head.layer(self.body.size, init)
 
     def forward(self, x: Tensor) -> Tensor:
-        return exact(self.output, self.body(x)).squeeze(-1)
+        return exact(self.output, self.body(x))
 
     def describe(self, trunk: Trunk, x: str) -> str:
         """The same as operations of ``trunk`` on value ``x``."""
-        x = trunk.add("linear", self.body.describe(trunk, x), self.output.weight, self.output.bias)
-        return trunk.add("reshape", x, shape=())
-
-
-class TwoHot(nn.Module):
-    """A distribution over K atoms in [low, high] as a value: two neighbours share what lies between them.
-
-    The value is the mean. Trained by `loss`, a cross-entropy (C51's support, 1707.06887, with the two-hot
-    targets of DreamerV3, 2301.04104); a target beyond the atoms counts as the last one.
-    """
-
-    atoms: Tensor
-
-    def __init__(
-        self, size_in: int, low: float, high: float, num_atoms: int, init: str = "orthogonal"
-    ) -> None:
-        super().__init__()
-        if num_atoms < 2 or low >= high:
-            raise ValueError(f"{num_atoms} atoms from {low} to {high}; it needs two or more, low below high")
-        self.output = linear(size_in, num_atoms, "orthogonal", OUTPUT_GAIN)
-        self.register_buffer("atoms", torch.linspace(low, high, num_atoms), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """V [...] of ``x`` [..., size_in]."""
-        return exact(self.output, x).softmax(-1) @ self.atoms
-
-    def loss(self, x: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy [...] to ``target`` [...]."""
-        return -(self.two_hot(target) * exact(self.output, x).log_softmax(-1)).sum(-1)
-
-    def two_hot(self, target: Tensor) -> Tensor:
-        """Weights [..., K] whose mean over the atoms is ``target`` [...]."""
-        low, high = self.atoms[0], self.atoms[-1]
-        place = (target.clamp(low, high) - low) / (high - low) * (len(self.atoms) - 1)
-        distance = (place.unsqueeze(-1) - torch.arange(len(self.atoms), device=place.device)).abs()
-        return (1.0 - distance).clamp(min=0.0)
+        return trunk.add("linear", self.body.describe(trunk, x), self.output.weight, self.output.bias)
 
 
 class _EnsembleLinear(nn.Module):

@@ -15,6 +15,7 @@ from rollbus_policies._networks import Mlp
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._policy import ActorCritic
 from rollbus_policies._transforms import ImageInput, VectorInput, is_image
+from rollbus_policies._value_heads import Scalar, TwoHot
 from rollbus_policies.trunk import Trunk
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
@@ -36,14 +37,14 @@ class MlpPolicy(ActorCritic):
             size, hidden = self.encoder.size, []
             if config.critic == "own":
                 size, hidden = self._critic_inputs.size, config.critic_widths
-            self.build_critic(ValueNet(size, hidden, config.activation, config.init))
+            self.build_critic(ValueNet(size, hidden, config.activation, config.init, self.value_head))
 
     def encode(
         self, obs: Mapping[str, Tensor], state: Tensor | None, start: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         return self.encoder(self._inputs(obs, self.normaliser)), None
 
-    def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    def critic_output(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         assert self.critic is not None
         own = self.config.critic == "own"
         return self.critic(self._critic_inputs(obs, self.normaliser) if own else features)
@@ -51,7 +52,7 @@ class MlpPolicy(ActorCritic):
     def describe_features(self, trunk: Trunk, obs: Mapping[str, str], state: str) -> tuple[str, str]:
         return self.encoder.describe(trunk, self._inputs.describe(trunk, obs, self.normaliser)), ""
 
-    def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
+    def describe_critic(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
         own = self.config.critic == "own"
         x = self._critic_inputs.describe(trunk, obs, self.normaliser) if own else features
         return self.critic.describe(trunk, x)  # type: ignore[union-attr,operator]
@@ -73,7 +74,7 @@ class RecurrentPolicy(ActorCritic):
             hidden: list[int] = []
             if config.critic == "own":
                 size, hidden = size + self._critic_inputs.size, config.critic_widths
-            self.build_critic(ValueNet(size, hidden, config.activation, config.init))
+            self.build_critic(ValueNet(size, hidden, config.activation, config.init, self.value_head))
 
     @property
     def memory(self) -> Gru | Lstm:
@@ -106,7 +107,7 @@ class RecurrentPolicy(ActorCritic):
             outputs.append(out)
         return torch.cat(outputs), state
 
-    def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    def critic_output(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         assert self.critic is not None
         if self.config.critic == "shared":
             return self.critic(features)
@@ -116,7 +117,7 @@ class RecurrentPolicy(ActorCritic):
         x = self.encoder.describe(trunk, self._inputs.describe(trunk, obs, self.normaliser))
         return self.memory.describe(trunk, x, state)
 
-    def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
+    def describe_critic(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
         x = features
         if self.config.critic == "own":
             x = trunk.concat([self._critic_inputs.describe(trunk, obs, self.normaliser), features])
@@ -160,12 +161,14 @@ class _ImageEncoder(nn.Module):
 
 
 class _ImageCritic(nn.Module):
-    """V from images: its own encoder and a value layer."""
+    """What ``head`` takes, from images: an encoder of its own and a layer."""
 
-    def __init__(self, config: cnn.Config, spec: EnvSpec, keys: list[str], frame_stack: int) -> None:
+    def __init__(
+        self, config: cnn.Config, spec: EnvSpec, keys: list[str], frame_stack: int, head: Scalar | TwoHot
+    ) -> None:
         super().__init__()
         self.encoder = _ImageEncoder(config, spec, keys, frame_stack)
-        self.net = ValueNet(self.encoder.size, [], config.activation, config.init)
+        self.net = ValueNet(self.encoder.size, [], config.activation, config.init, head)
 
     def forward(self, obs: Mapping[str, Tensor], normalisers: Normalisers) -> Tensor:
         return self.net(self.encoder(obs, normalisers))
@@ -182,23 +185,24 @@ class CnnPolicy(ActorCritic):
         self.encoder = _ImageEncoder(config, spec, self.keys, frame_stack)
         self.build_output(self.encoder.size)
         if critic and config.critic == "own":
-            self.build_critic(_ImageCritic(config, spec, self.critic_keys, frame_stack))
+            self.build_critic(_ImageCritic(config, spec, self.critic_keys, frame_stack, self.value_head))
         elif critic:
-            self.build_critic(ValueNet(self.encoder.size, [], config.activation, config.init))
+            size = self.encoder.size
+            self.build_critic(ValueNet(size, [], config.activation, config.init, self.value_head))
 
     def encode(
         self, obs: Mapping[str, Tensor], state: Tensor | None, start: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         return self.encoder(obs, self.normaliser), None
 
-    def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    def critic_output(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         assert self.critic is not None
         return self.critic(obs, self.normaliser) if self.config.critic == "own" else self.critic(features)
 
     def describe_features(self, trunk: Trunk, obs: Mapping[str, str], state: str) -> tuple[str, str]:
         return self.encoder.describe(trunk, obs, self.normaliser), ""
 
-    def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
+    def describe_critic(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
         if isinstance(self.critic, _ImageCritic):
             return self.critic.describe(trunk, obs, self.normaliser)
         return self.critic.describe(trunk, features)  # type: ignore[union-attr,operator]

@@ -25,7 +25,7 @@ from rollbus_policies._ends import Clip
 from rollbus_policies._executed import demonstrated, executed, mean_over
 from rollbus_policies._heads import chunk_spec
 from rollbus_policies._networks import OUTPUT_GAIN, exact, linear
-from rollbus_policies._observing import Observing, of_batch, rows_in, to_array
+from rollbus_policies._observing import VALUES, Observing, of_batch, rows_in, to_array
 from rollbus_policies._steer import Steer
 from rollbus_policies._transforms import to_tensor
 from rollbus_policies.base import Act, Ask, PolicySpec
@@ -85,10 +85,13 @@ class Generative(Observing):
             self.steer = Steer(config.width, size, config.steer_hidden, config.steer_bound)
         if critic and config.critic == "own":
             self.build_critic(
-                ContextCritic(env, self.critic_keys, frame_stack, config.critic_hidden, **sizes)
+                ContextCritic(
+                    env, self.critic_keys, frame_stack, config.critic_hidden, self.value_head, **sizes
+                )
             )
         elif critic:
-            self.build_critic(ValueNet(config.width, config.critic_hidden, "relu", "orthogonal"))
+            net = ValueNet(config.width, config.critic_hidden, "relu", "orthogonal", self.value_head)
+            self.build_critic(net)
 
     # --- what a family gives ------------------------------------------------------------------------
 
@@ -184,8 +187,8 @@ class Generative(Observing):
             result |= {"steering": chosen, "steering_log_prob": log_prob}
         if "cloning_loss" in want:
             result["cloning_loss"] = self._cloning_loss(batch, context)
-        if "value" in want:
-            result["value"] = self._value(obs, context)
+        if VALUES & set(want):
+            result |= self.valued(self._critic_output(obs, context), batch, want)
         if "features" in want:
             result["features"] = pooled(*plain(context))
         return {name: value.reshape(*lead, *value.shape[1:]) for name, value in result.items()}
@@ -342,7 +345,7 @@ class Generative(Observing):
             result["log_prob"] = log_prob[:, : self.spec.execute] if several else log_prob[:, 0]
             result["entropy"] = self._total(entropy, None)
         if "value" in want:
-            result["value"] = self._value(obs, context)
+            result["value"] = self.value_head(self._critic_output(obs, context))
         return {name: result[name] for name in want}
 
     def _total(self, per_action: Tensor, num_steps: Tensor | None) -> Tensor:
@@ -372,7 +375,7 @@ class Generative(Observing):
         action, valid = demonstrated(batch, self._bounds, *self._shape)
         return mean_over(self.cloning_losses(self.ends.from_unit(action), context), valid)
 
-    def _value(self, obs: Mapping[str, Tensor], context: Any) -> Tensor:
+    def _critic_output(self, obs: Mapping[str, Tensor], context: Any) -> Tensor:
         self.need_critic()
         critic: Any = self.critic
         return (

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from rollbus_policies._condition import CONDITION, GOOD
 from rollbus_policies._normaliser import Normalisers
 from rollbus_policies._transforms import group_keys, is_vector, to_tensor
+from rollbus_policies._value_heads import TwoHot, make_value_head
 from rollbus_policies.base import Mode, PolicySpec
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
 MODES = ("sample", "mode", "random")
+#: What the critic gives.
+VALUES = frozenset({"value", "value_loss"})
 
 
 class Observing(nn.Module):
@@ -29,7 +32,7 @@ class Observing(nn.Module):
     wants: frozenset[str]
 
     def __init__(self, config: Any, env: EnvSpec) -> None:
-        """``config`` has normalise_obs, critic and critic_group."""
+        """``config`` has normalise_obs and the fields of `CriticFields`."""
         super().__init__()
         self.config, self._env = config, env
         self.keys = group_keys(env, "policy")
@@ -40,11 +43,22 @@ class Observing(nn.Module):
                 if is_vector(env.observation[key]):
                     self.normaliser.add(key, env.observation[key].shape)
         self.critic: nn.Module | None = None
+        self.value_head = make_value_head(config)
 
     def build_critic(self, critic: nn.Module) -> None:
-        """Add the value function."""
+        """Add the value function; ``critic`` ends in what `value_head` takes."""
         self.critic = critic
         self.spec.extras["value"] = ("float32", ())
+        if isinstance(self.value_head, TwoHot):
+            self.spec.value_loss, self.wants = True, self.wants | {"value_loss"}
+
+    def valued(self, raw: Tensor, batch: Mapping[str, Tensor], want: Iterable[str]) -> dict[str, Tensor]:
+        """What is wanted of "value" and "value_loss" [...] of ``raw`` [..., K], which the critic gave."""
+        result = {"value": self.value_head(raw)} if "value" in want else {}
+        if "value_loss" in want:
+            assert isinstance(self.value_head, TwoHot)
+            result["value_loss"] = self.value_head.loss(raw, batch["target"].reshape(raw.shape[:-1]))
+        return result
 
     def update_normaliser(self, batch: Mapping[str, Tensor], valid: Tensor) -> None:
         """Merge ``obs/<key>`` [..., (K,) *shape] where ``valid`` bool [...]; of a stack the newest frame."""

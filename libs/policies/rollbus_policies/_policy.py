@@ -18,7 +18,7 @@ from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._executed import executed
 from rollbus_policies._heads import ChunkHead, make_head
 from rollbus_policies._networks import OUTPUT_GAIN, apply, exact, linear
-from rollbus_policies._observing import MODES, Observing, of_batch, rows_in, to_array
+from rollbus_policies._observing import MODES, VALUES, Observing, of_batch, rows_in, to_array
 from rollbus_policies._samplers import Sampler
 from rollbus_policies._transforms import to_tensor, trunk_input
 from rollbus_policies.base import Act, Ask, PolicySpec
@@ -80,16 +80,16 @@ class ActorCritic(Observing):
         """What the head takes, [..., head.num_params]; ``layer`` applies a linear layer."""
         return layer(self.output, features)
 
-    def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
-        """V [...]; only called with a critic."""
+    def critic_output(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        """What `value_head` takes, [..., K]; only called with a critic."""
         raise NotImplementedError
 
     def describe_features(self, trunk: Trunk, obs: Mapping[str, str], state: str) -> tuple[str, str]:
         """`encode` of one decision as operations of ``trunk``; a state is "" where there is none."""
         raise NotImplementedError
 
-    def describe_value(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
-        """`value` as operations of ``trunk``."""
+    def describe_critic(self, trunk: Trunk, obs: Mapping[str, str], features: str) -> str:
+        """`critic_output` as operations of ``trunk``."""
         raise NotImplementedError
 
     # --- the contract --------------------------------------------------------------------------
@@ -141,11 +141,11 @@ class ActorCritic(Observing):
         obs = self.told(of_batch(batch))
         features, _ = self._encoded(obs, batch.get("state"), batch.get("start"))
         result: dict[str, Tensor] = {}
-        if set(want) - {"value", "features"}:
+        if set(want) - VALUES - {"features"}:
             result = self._of_head(self._params(features, exact), batch, want)
-        if "value" in want:
+        if VALUES & set(want):
             self.need_critic()
-            result["value"] = self.value(obs, features)
+            result |= self.valued(self.critic_output(obs, features), batch, want)
         if "features" in want:
             result["features"] = features
         return result
@@ -208,7 +208,8 @@ class ActorCritic(Observing):
         features, after = self.describe_features(trunk, obs, state)
         trunk.outputs["params"] = trunk.add("linear", features, self.output.weight, self.output.bias)
         if value:
-            trunk.outputs["value"] = self.describe_value(trunk, obs, features)
+            raw = self.describe_critic(trunk, obs, features)
+            trunk.outputs["value"] = self.value_head.describe(trunk, raw)
         if after:
             trunk.outputs["state"] = after
         return trunk
@@ -219,8 +220,7 @@ class ActorCritic(Observing):
         features, after = self.encode(obs, inputs.get("state"), None)
         result = {"params": self.raw(features, apply)}
         if value:
-            self.need_critic()
-            result["value"] = self.value(obs, features)
+            result["value"] = self._value(obs, features)
         if after is not None:
             result["state"] = after
         return result
@@ -244,6 +244,10 @@ class ActorCritic(Observing):
     def _params(self, features: Tensor, layer: Callable[[nn.Module, Tensor], Tensor]) -> Any:
         raw = self.raw(features, layer)
         return self.head(raw, features) if self.head.reads_features else self.head(raw)
+
+    def _value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        self.need_critic()
+        return self.value_head(self.critic_output(obs, features))
 
     def _sample(self, params: Any, noise: Tensor) -> dict[str, Tensor]:
         if not self.head.reparameterised:
@@ -287,8 +291,7 @@ class ActorCritic(Observing):
             each: Tensor = self._of_actions(self.head.log_prob, self.head.log_probs)(params, action)
             return each
         if name == "value":
-            self.need_critic()
-            return self.value(obs, features)
+            return self._value(obs, features)
         if name == "entropy":
             return self.head.entropy(params)
         raise SpecError(f"act was asked for {name!r}; it gives {', '.join(sorted(self.spec.extras))}")

@@ -33,7 +33,7 @@ class TransformerPolicy(ActorCritic):
             size, hidden = config.width, []
             if config.critic == "own":
                 size, hidden = self._critic_inputs.size, config.critic_widths
-            self.build_critic(ValueNet(size, hidden, config.activation, config.init))
+            self.build_critic(ValueNet(size, hidden, config.activation, config.init, self.value_head))
 
     def encode(
         self, obs: Mapping[str, Tensor], state: Tensor | None, start: Tensor | None
@@ -46,7 +46,7 @@ class TransformerPolicy(ActorCritic):
         x = x.reshape(-1, frames, width) + sinusoid(ages, width)
         return self.blocks(x, causal(frames, device=x.device))[:, -1].reshape(*lead, width), None
 
-    def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    def critic_output(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         assert self.critic is not None
         own = self.config.critic == "own"
         return self.critic(self._critic_inputs(obs, self.normaliser) if own else features)

@@ -67,6 +67,8 @@ class PolicySpec:
     held_noise: int | None = None
     #: Why only torch can run it; "": `describe` gives its trunk to other engines.
     no_trunk: str = ""
+    #: Whether its value is trained by "value_loss" and not by an error of "value".
+    value_loss: bool = False
     #: Whether actions are made from noise: then "mode" adds none, but starts from the row's own.
     generative: bool = False
 
@@ -136,7 +138,8 @@ class Policy(Protocol):
         ``sample_log_prob``, from ``noise`` [..., spec.noise]), "features", and "cloning_loss" [...], for
         which ``action`` holds executed actions in the environment's units ([..., C, *shape] where
         ``spec.chunk`` > 1, with ``action_valid`` bool [..., C] if some are padding), "deterministic" (the
-        stored action without exploration), "q_values" [..., n] (of each discrete action), "steering"
+        stored action without exploration), "q_values" [..., n] (of each discrete action), "value_loss" [...]
+        (of values to ``target`` [...], where ``spec.value_loss``), "steering"
         (``steering`` [..., A], the chosen initial noise over its bound, and ``steering_log_prob``, from
         ``noise`` [..., A]). With "refinement": "token_loss" [...] of the token that is to sum up what the
         policy sees, "refinement_state" [..., S], "reference" [..., k, A] (what the policy decides alone, in

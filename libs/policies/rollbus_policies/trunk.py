@@ -29,6 +29,7 @@ OPERATIONS = {
     "multiply": "x * factor [factor]",
     "permute": "axes in the order of [axes], the batch axis included",
     "reshape": "x as [B, *shape] [shape]",
+    "expectation": "softmax(x) @ atoms, [B], for x [B, K] [atoms]",
     "concat": "all inputs along axis 1",
 }  # fmt: skip
 

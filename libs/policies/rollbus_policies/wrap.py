@@ -48,14 +48,14 @@ class _Wrapped(ActorCritic):
             size, hidden = num_features, []
             if config.critic == "own":
                 size, hidden = self._critic_inputs.size, config.critic_widths
-            self.build_critic(ValueNet(size, hidden, config.activation, config.init))
+            self.build_critic(ValueNet(size, hidden, config.activation, config.init, self.value_head))
 
     def encode(
         self, obs: Mapping[str, Tensor], state: Tensor | None, start: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         return self.encoder(self._inputs(obs)), None
 
-    def value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    def critic_output(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         assert self.critic is not None
         own = self.config.critic == "own"
         return self.critic(self._critic_inputs(obs, self.normaliser) if own else features)

@@ -43,6 +43,11 @@ class AlgorithmConfig(BaseModel):
     needs_label: ClassVar[bool] = False
 
     @property
+    def requires_by_settings(self) -> frozenset[str]:
+        """What these settings need beyond `requires`: not among what policies offer, but `lacks` may tell."""
+        return frozenset()
+
+    @property
     def imitates(self) -> bool:
         """Whether it learns nothing from the rewards of data, so that decisions may hold several actions."""
         return "cloning_loss" in self.requires_one_of

@@ -83,7 +83,13 @@ def rows_request(num: int, state_size: int = 0) -> tuple[dict[str, np.ndarray], 
 
 
 @pytest.mark.parametrize(
-    ("family", "settings"), [(mlp, {}), (recurrent, {"cell": "gru"}), (recurrent, {"cell": "lstm"})]
+    ("family", "settings"),
+    [
+        (mlp, {}),
+        (recurrent, {"cell": "gru"}),
+        (recurrent, {"cell": "lstm"}),
+        (mlp, {"value_head": "two_hot", "value_limit": 20.0}),
+    ],
 )
 def test_the_generated_model_computes_the_policy_s_trunk(
     family: Any, settings: dict[str, Any], tmp_path: Path

@@ -36,7 +36,7 @@ from rollbus_learner.algorithms import cql, dqn, iql, ppo, td3_bc
 from rollbus_learner.algorithms._replay import label_returns
 from rollbus_learner.gather import SlabReader
 from rollbus_policies._batch_renorm import BatchRenorm
-from rollbus_policies._critics import TwoHot
+from rollbus_policies._value_heads import TwoHot
 
 B, NUM = 12, 1
 
@@ -99,7 +99,7 @@ def test_n_step_returns_from_slabs(tmp_path):
 
 def test_two_hot_targets():
     found = case("torchrl", "two_hot")
-    net = TwoHot(2, -1.0, 1.0, 7)
+    net = TwoHot(torch.linspace(-1.0, 1.0, 7))
     torch.testing.assert_close(net.atoms, found["bins"])
     torch.testing.assert_close(net.two_hot(found["value"]), found["two_hot"], rtol=0, atol=1e-6)
 

@@ -1,14 +1,12 @@
 """Inputs computed from specs, ensembles against single networks."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from rollbus_policies import cnn, mlp, recurrent
-from rollbus_policies._critics import QEnsemble, TwoHot, make_q
+from rollbus_policies._critics import QEnsemble, make_q
 from rollbus_policies._transforms import ImageInput, VectorInput
 from rollbus_policies.base import Ask
 from rollbus_wire.errors import SpecError
@@ -137,20 +135,3 @@ def test_messages_name_what_to_do():
         policy({"obs/obs": torch.zeros(1, 4)}, ("value",))
     with pytest.raises(SpecError, match="mode 'best'"):
         policy.act({"obs": np.zeros((1, 4), np.float32)}, None, Ask("best"), np.zeros(1, np.uint64))
-
-
-def test_two_hot_values_by_hand():
-    net = TwoHot(2, -1.0, 1.0, 5)
-    assert net.two_hot(torch.tensor([-0.6, 0.5, 9.0])).tolist() == [
-        pytest.approx([0.2, 0.8, 0, 0, 0], abs=1e-6),
-        [0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 1],
-    ]
-    x = torch.zeros(1, 2)
-    assert net(x).item() == pytest.approx(0.0, abs=1e-6)
-    assert net.loss(x, torch.tensor([0.3])).item() == pytest.approx(math.log(5.0), abs=1e-6)
-    with torch.no_grad():
-        net.output.bias[3] = math.log(4.0)
-    assert net(x).item() == pytest.approx(0.5 * 3 / 8, abs=1e-6)
-    wanted = -(0.4 * math.log(1 / 8) + 0.6 * math.log(4 / 8))
-    assert net.loss(x, torch.tensor([0.3])).item() == pytest.approx(wanted, abs=1e-6)

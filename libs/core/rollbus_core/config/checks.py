@@ -31,6 +31,7 @@ CAPABILITIES = {
     "log_prob": "log-probabilities of actions",
     "entropy": "entropy",
     "value": "a value function",
+    "value_error": "an error of the value that it can limit",
     "sample": "a reparameterised sample",
     "token_log_prob": "log-probabilities of tokens",
     "chain_log_prob": "log-probabilities of denoising steps",
@@ -118,7 +119,7 @@ def misfits(policy: Any, algorithm: Any) -> Iterator[str]:
     if algorithm.needs_label and policy.condition != "label":
         told = "needs a policy that is told the label; set policy.condition: label"
         yield f"algorithm {algorithm.name!r} {told}"
-    for name in sorted(requires & offers & set(lacks)):
+    for name in sorted((requires & offers | algorithm.requires_by_settings) & set(lacks)):
         yield f"algorithm {algorithm.name!r} needs {CAPABILITIES.get(name, name)} ({name}); {lacks[name]}"
     missing = sorted(requires - offers)
     either = algorithm.requires_one_of

@@ -139,6 +139,16 @@ def _one_hot(*, low: int, num: int) -> Callable[..., np.ndarray]:
     return lambda x: rows[x - low]
 
 
+def _expectation(*, atoms: Sequence[float]) -> Callable[..., np.ndarray]:
+    column = np.asarray(atoms, np.float32)
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        weight = np.exp(x - x.max(1, keepdims=True))
+        return (weight @ column) / weight.sum(1)
+
+    return compute
+
+
 def _elu(x: np.ndarray) -> np.ndarray:
     return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
 
@@ -163,6 +173,7 @@ OPERATIONS: Dict[str, Callable[..., Callable[..., np.ndarray]]] = {
     "permute": lambda axes: lambda x: x.transpose(axes),
     "reshape": lambda shape: lambda x: x.reshape(-1, *shape),
     "add": lambda: lambda x, y: x + y,
+    "expectation": _expectation,
     "columns": lambda end: lambda x: x[:, :end],
     "concat": lambda: lambda *x: np.concatenate(x, 1),
 }

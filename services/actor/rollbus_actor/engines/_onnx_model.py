@@ -159,6 +159,11 @@ def _silu(graph: _Graph, node: Node) -> None:
     graph.add("Mul", [x, graph.add("Sigmoid", [x], f"{out}/gate")], out)
 
 
+def _expectation(graph: _Graph, node: Node) -> None:
+    weights = graph.add("Softmax", list(node.inputs), f"{node.output}/weights", axis=1)
+    graph.add("MatMul", [weights, graph.constant(node.attributes["atoms"])], node.output)
+
+
 def _multiply(graph: _Graph, node: Node) -> None:
     graph.add("Mul", [*node.inputs, graph.constant(node.attributes["factor"])], node.output)
 
@@ -188,6 +193,7 @@ _OPERATIONS: dict[str, Callable[[_Graph, Node], None]] = {
     "normalise": _normalise,
     "one_hot": _one_hot,
     "float": _simple("Cast", to=TensorProto.FLOAT),
+    "expectation": _expectation,
     "multiply": _multiply,
     "permute": _permute,
     "reshape": _reshape,

@@ -18,7 +18,7 @@ from rollbus_learner.algorithms._on_policy_config import OnPolicyConfig
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from rollbus_learner.algorithm import Batch, Roles
+    from rollbus_learner.algorithm import Batch, Roles, Term
     from rollbus_learner.algorithms._novelty import Novelty
     from rollbus_policies.base import Policy, PolicySpec
     from rollbus_wire.spec import EnvSpec
@@ -39,7 +39,10 @@ class OnPolicy(CoTraining):
         super().__init__(config, spec, policy, feed)
         from rollbus_learner.reward_scaling import RewardScaler
 
-        self.recurrent = cast("PolicySpec", policy.spec).state == "hub"
+        policy_spec = cast("PolicySpec", policy.spec)
+        self.recurrent = policy_spec.state == "hub"
+        #: What is asked of the critic on a minibatch.
+        self.values = ("value", "value_loss") if policy_spec.value_loss else ("value",)
         self.learning_rate = config.learning_rate
         self.entropy_coef = config.entropy_coef
         self.scaler, self.novelty_scaler = RewardScaler(), RewardScaler()
@@ -84,6 +87,17 @@ class OnPolicy(CoTraining):
         from rollbus_learner import masked
 
         return Loss({"novelty_loss": masked.total(roles["novelty"](batch), masked.valid_mask(batch))})
+
+    def value_term(self, new: Mapping[str, Tensor], batch: Batch, valid: Tensor | None) -> Term:
+        """Value loss of the minibatch that ``new`` is of: the critic's own, or of its error."""
+        from rollbus_learner import masked
+
+        loss = new["value_loss"] if "value_loss" in new else self.value_errors(new["value"], batch)
+        return masked.total(self.config.value_coef * loss, valid)
+
+    def value_errors(self, value: Tensor, batch: Batch) -> Tensor:
+        """What the error of ``value`` [B] costs, [B]."""
+        return (value - batch["target"]) ** 2
 
     def before_update(self, progress: Progress) -> dict[str, float]:
         """Schedules of entropy bonus and learning rate."""

@@ -87,20 +87,16 @@ class DPPO(ppo.PPO):
     def loss(self, roles: Roles, batch: Batch) -> Loss:
         """A clipped surrogate per step, the value loss, the entropy bonus."""
         from rollbus_learner import masked
-        from rollbus_learner.losses import value_loss
 
-        config, policy, valid = self.config, roles["policy"], masked.valid_mask(batch)
-        new = policy(batch, ("entropy", "value"))
+        policy, valid = roles["policy"], masked.valid_mask(batch)
+        new = policy(batch, ("entropy", *self.values))
         moved = self.steps_log_prob(roles, batch) - batch["old_steps"]
         ratio, limit = moved.exp(), self.limits(moved)
         advantage = batch["advantage"][..., None] * self.discounts(moved)
         surrogate = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - limit, 1 + limit))
-        errors = value_loss(
-            new["value"], batch["target"], batch["old_value"], config.value_clip, config.huber_delta
-        )
         terms: dict[str, Term] = {
             "policy_loss": masked.total(surrogate.mean(-1), valid),
-            "value_loss": masked.total(config.value_coef * errors, valid),
+            "value_loss": self.value_term(new, batch, valid),
         }
         if self.entropy_coef:
             terms["entropy_loss"] = masked.total(-self.entropy_coef * new["entropy"], valid)

@@ -71,6 +71,11 @@ class Config(OnPolicyConfig):
         ge=0,
     )
 
+    @property
+    def requires_by_settings(self) -> frozenset[str]:
+        """Limits of the value error need one."""
+        return frozenset({"value_error"} if self.value_clip or self.huber_delta else ())
+
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         if self.dual_clip and self.dual_clip <= 1:
@@ -146,7 +151,7 @@ class PPO(OnPolicy):
         from rollbus_learner import masked
 
         config, (low, high) = self.config, self.clips
-        new = roles["policy"](batch, ("log_prob", "entropy", "value"))
+        new = roles["policy"](batch, ("log_prob", "entropy", *self.values))
         old = self.behaviour(batch, new["log_prob"].detach(), masked.valid_mask(batch))
         valid = old.valid
         found = ppo_loss(
@@ -157,12 +162,21 @@ class PPO(OnPolicy):
             clip_low=low, clip_high=high, dual_clip=config.dual_clip, value_clip=config.value_clip,
             huber_delta=config.huber_delta, value_coef=config.value_coef, entropy_coef=self.entropy_coef,
         )  # fmt: skip
+        if "value_loss" in new:
+            found = found._replace(value_loss=self.value_term(new, batch, valid)[0])
         count = old.log_prob.numel() if valid is None else found.num_valid
         trained = ("policy_loss", "value_loss", "entropy_loss")[: 3 if self.entropy_coef else 2]
         return Loss(
             terms={name: (getattr(found, name), count) for name in trained},
             metrics={name: (getattr(found, name), count) for name in _STATISTICS} | old.metrics,
         )
+
+    def value_errors(self, value: Tensor, batch: Batch) -> Tensor:
+        """What the error of ``value`` [B] costs, [B], within the limits."""
+        from rollbus_learner.losses import value_loss
+
+        config = self.config
+        return value_loss(value, batch["target"], batch["old_value"], config.value_clip, config.huber_delta)
 
     def behaviour(self, batch: Batch, log_prob: Tensor, valid: Tensor | None) -> Behaviour:
         """What the ratio of ``log_prob`` [B], that of now, is against."""

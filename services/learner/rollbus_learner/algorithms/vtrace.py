@@ -86,14 +86,14 @@ class VTrace(OnPolicy):
         return metrics | gap
 
     def loss(self, roles: Roles, batch: Batch) -> Loss:
-        """``-A log pi``, the squared value error, and the entropy bonus on one minibatch."""
+        """``-A log pi``, the value loss, and the entropy bonus on one minibatch."""
         from rollbus_learner import masked
 
-        new, valid = roles["policy"](batch, ("log_prob", "entropy", "value")), masked.valid_mask(batch)
-        error = (new["value"] - batch["target"]) ** 2
+        valid = masked.valid_mask(batch)
+        new = roles["policy"](batch, ("log_prob", "entropy", *self.values))
         terms: dict[str, Term] = {
             "policy_loss": masked.total(-batch["advantage"] * new["log_prob"], valid),
-            "value_loss": masked.total(self.config.value_coef * error, valid),
+            "value_loss": self.value_term(new, batch, valid),
         }
         if self.entropy_coef:
             terms["entropy_loss"] = masked.total(-self.entropy_coef * new["entropy"], valid)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rollbus_core.datasets.episode import Episode
+    from rollbus_policies._value_heads import TwoHot
     from rollbus_wire.spec import EnvSpec
 else:
     torch = lazy_import("torch")
@@ -66,16 +67,14 @@ def advantages(returned: np.ndarray, value: np.ndarray, horizon: int) -> np.ndar
 
 def train(config: Config, episodes: Sequence[Episode], spec: EnvSpec) -> Any:
     """The value model."""
-    from rollbus_policies._critics import TwoHot
-
     torch.manual_seed(config.seed)
     frames, model = Frames(episodes, spec), build(config, spec)
     model["encoder"].see(frames.obs)
-    assert isinstance(model["value"], TwoHot)
+    head = value_head(config)
     target = torch.from_numpy(np.concatenate(returns(episodes, config)).astype(np.float32))
     optimiser = torch.optim.Adam(model.parameters(), config.learning_rate)
     for index in batches(config, frames.num):
-        loss = model["value"].loss(model["encoder"](frames.at(index)), target[index]).mean()
+        loss = head.loss(model["value"](model["encoder"](frames.at(index))), target[index]).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -85,10 +84,18 @@ def train(config: Config, episodes: Sequence[Episode], spec: EnvSpec) -> Any:
 def build(config: Config, spec: EnvSpec) -> Any:
     """The value model without its weights."""
     from rollbus_learner.labellers._encoder import Encoder
-    from rollbus_policies._critics import TwoHot
+    from rollbus_policies._critics import ValueNet
 
-    value = TwoHot(config.width, -1.0, 0.0, config.atoms)
+    value = ValueNet(config.width, [], "relu", "orthogonal", value_head(config))
     return torch.nn.ModuleDict({"encoder": Encoder(spec, config.width), "value": value})
+
+
+def value_head(config: Config) -> TwoHot:
+    """Atoms from the worst return to the best."""
+    from rollbus_policies._networks import OUTPUT_GAIN
+    from rollbus_policies._value_heads import TwoHot
+
+    return TwoHot(torch.linspace(-1.0, 0.0, config.atoms), OUTPUT_GAIN)
 
 
 def rebuild(config: Config, tensors: Mapping[str, Tensor], spec: EnvSpec) -> Any:
@@ -102,7 +109,8 @@ def score(config: Config, model: Any, episodes: Sequence[Episode], spec: EnvSpec
     """Advantages [T] per episode."""
     frames = Frames(episodes, spec)
     with torch.no_grad():
-        value = model["value"](model["encoder"](frames.obs)).numpy().astype(np.float64)
+        raw = model["value"](model["encoder"](frames.obs))
+        value = value_head(config)(raw).numpy().astype(np.float64)
     parts = np.split(value, frames.begin[1:])
     found = returns(episodes, config)
     return [advantages(g, v, config.horizon) for g, v in zip(found, parts)]
