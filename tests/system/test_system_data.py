@@ -77,3 +77,28 @@ def test_a_killed_learner_goes_on_with_the_same_data(rollbus: Runner) -> None:
     end(process)
     manifest = json.loads((run / "checkpoints/last/manifest.json").read_text())
     assert set(manifest["applied"]) == {"demos", "validation"} and manifest["applied"]["demos"] >= before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["act", "flow"])
+def test_what_plans_of_several_actions_did_can_be_cloned(policy: str, rollbus: Runner) -> None:
+    """The clone of an expert collects, executing 3 of 4 actions, and is cloned in turn."""
+    recipe, chance = collected(rollbus)
+    settings = [f"policy.name={policy}", "policy.chunk=4", "policy.execute=3", "eval.episodes=10"]
+    for name, source in (("first", "demos"), ("second", "own")):
+        done = rollbus(
+            "train",
+            str(recipe),
+            *settings,
+            f"data.sources=[{{path: {source}}}]",
+            "--run-dir",
+            name,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        done = rollbus("collect", str(recipe), "--policy", name, "--episodes", "20", "--out",
+                       {"first": "own", "second": "last"}[name], "--json")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        (made,) = json.loads(done.stdout)
+        assert made["episodes"] == 20 and made["frames"] == 200
+        assert made["mean_return"] > chance / 2

@@ -315,6 +315,7 @@ class EvaluationPair:
 def evaluation(checkpoint: Path, resolved: Any, settings: Settings, access: Access) -> EvaluationPair:
     """Compose an evaluation of ``checkpoint``: no broker, no tickets, pinned weights."""
     from rollbus_actor.engines.base import make_engine
+    from rollbus_actor.single_steps import single_steps
     from rollbus_core.checkpoints import load_policy_tensors
 
     if "torch" not in sys.modules:
@@ -328,8 +329,11 @@ def evaluation(checkpoint: Path, resolved: Any, settings: Settings, access: Acce
         options=recipe.actor.engine_options, exact=True,
     )  # fmt: skip
     engine.set_weights(Version.of(manifest["version"]), tensors)
+    told = policy.spec
+    if settings.collect is not None and recipe.actor.temporal_ensemble is None:
+        engine, told = single_steps(engine, told)
     hub, actor, listed = listed_pair(
-        recipe, settings, access, engine, policy.spec,
+        recipe, settings, access, engine, told,
         mode="mode" if settings.mode == "deterministic" else "sample", fixed_batch=EVALUATION_BATCH,
         trained=spec,
     )  # fmt: skip
@@ -339,16 +343,9 @@ def evaluation(checkpoint: Path, resolved: Any, settings: Settings, access: Acce
 
 
 def listed_pair(
-    recipe: Any,
-    settings: Settings,
-    access: Access,
-    engine: Any,
-    policy_spec: Any,
-    *,
-    mode: Any,
-    fixed_batch: int,
-    trained: EnvSpec | None = None,
-) -> tuple[Any, Any, Any]:
+    recipe: Any, settings: Settings, access: Access, engine: Any, policy_spec: Any, *, mode: Any,
+    fixed_batch: int, trained: EnvSpec | None = None,
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """A hub, an actor that decides with ``engine``, and the list of episodes they run: no broker."""
     from rollbus_actor.actor import Actor
     from rollbus_simulator.episodes import CollectedEpisodes, EpisodeList

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rollbus_core.datasets.episode import Arrays, Episode
-from rollbus_wire.errors import ConfigError
 from rollbus_wire.link import Envelope, LocalLink
 from rollbus_wire.messages import Act, Attached, Message, Tick
 from rollbus_wire.spec import EXPERT_ACTION, EnvSpec
@@ -73,12 +72,11 @@ class EpisodeRecorder:
         """What the actor says."""
         if not isinstance(message, Act):
             return
-        if message.chunked:
-            raise ConfigError(
-                "this policy decides several steps at once; a dataset holds one observation per step, so "
-                "collect with a policy that decides each step"
-            )
-        for number, action in zip(message.rows.tolist(), message.action):
+        actions = message.action
+        if message.chunked:  # the mean of plans, with actor.temporal_ensemble
+            assert actions.shape[1] == 1, "plans are executed step by step (rollbus_actor.single_steps)"
+            actions = actions[:, 0]
+        for number, action in zip(message.rows.tolist(), actions):
             self._rows[number].actions.append(np.array(action))
 
     def _tick(self, tick: Tick, place: int, row: _Row, final: int | None) -> None:

@@ -6,14 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from rollbus_core import service
+from rollbus_core.access import Access
+from rollbus_core.config.load import load
 from rollbus_core.datasets.fit import FittedDataset
 from rollbus_core.datasets.reader import Dataset
 from rollbus_core.rng import episode_seed
 from rollbus_envs import toy
-from rollbus_launch import scripts
+from rollbus_launch import build, scripts
 from rollbus_launch.collect import Collected, collect
-from rollbus_launch.evaluate import Settings
+from rollbus_launch.episode_recorder import EpisodeRecorder
+from rollbus_launch.evaluate import Running, Settings
+from rollbus_learner.algorithms import ppo
+from rollbus_learner.checkpoint import Checkpoints, Training
+from rollbus_policies.base import Ask
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import EXPERT_ACTION, ActionSpec, ArraySpec, EnvSpec
 
@@ -142,3 +150,42 @@ def test_options_are_drawn_by_seed_and_recorded(tmp_path: Path) -> None:
     levels = "env.options={name: curriculum, levels: [{distance: 0.1}, {distance: 0.8}]}"
     with pytest.raises(ConfigError, match="env.options: curriculum answers to outcomes"):
         run(tmp_path, "sparse_reach", out="other", overrides=(levels,))
+
+
+@pytest.mark.parametrize("ensemble", [None, 0.1])
+def test_plans_are_recorded_step_by_step(ensemble: float | None, tmp_path: Path) -> None:
+    """Steps t to t + 2 hold what was planned on the observation of step t; replayed they give the same."""
+    recipe = tmp_path / "r.yaml"
+    plan = 3 if ensemble is None else 4
+    recipe.write_text(
+        "env: {name: toy, kind: continuous}\n"
+        f"policy: {{name: act, chunk: 4, execute: {plan}, width: 16, num_heads: 2, layers: 1}}\n"
+    )
+    settings = [] if ensemble is None else [f"actor.temporal_ensemble={ensemble}"]
+    resolved = load(recipe, settings)
+    env, one = toy.make(toy.Config(kind="continuous"), 1), np.zeros(1, np.int32)
+    torch.manual_seed(0)
+    policy = build.make_policy(resolved.recipe, env.spec, critic=False)
+    with torch.no_grad():
+        policy.output.bias.normal_()
+        policy.output.weight.mul_(100)
+    algorithm = ppo.make(resolved.recipe.algorithm, env.spec, policy, resolved.feed)
+    checkpoint = Checkpoints(tmp_path / "c", 1).save(Training(algorithm, {}))
+    found: list = []
+    recorder = EpisodeRecorder(5, 0, found.append)
+    listed = Settings(5, 4, 3, "deterministic", collect=recorder)
+    running = Running(checkpoint, resolved, listed, Access.from_environment())
+    service.run(running.services, should_stop=lambda: recorder.done, drain_s=1.0)
+    assert [len(episode) for episode in found] == [10] * 5
+    for episode in found:
+        obs = env.reset(one, np.array([episode.seed]), [])
+        for t in range(10):
+            assert (obs["obs"][0] == episode.obs["obs"][t]).all()
+            result = env.step(one, episode.action[t : t + 1], True)
+            obs = result.obs
+            assert result.reward[0] == episode.reward[t]
+        if ensemble is None:
+            decided = policy.act({"obs": episode.obs["obs"][::3]}, None, Ask("mode"), np.zeros(4, np.uint64))
+            planned = decided.env_action.reshape(12, -1)[:10]
+            np.testing.assert_allclose(episode.action, planned, rtol=0, atol=1e-6)
+            assert np.abs(np.diff(planned, axis=0)).max() > 0.01
