@@ -18,7 +18,7 @@ from rollbus_launch import nursery, room, stacks
 from rollbus_launch.auto_layout import Costs, measured
 from rollbus_launch.children import start_command
 from rollbus_launch.launchers.base import ProcessSpec
-from rollbus_launch.launchers.local import LocalLauncher
+from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
 from rollbus_launch.nursery import Nursery
 from rollbus_launch.records import prepare_drawing
 from rollbus_wire.errors import ConfigError
@@ -38,6 +38,8 @@ TURN_S = 0.1
 STATUS_S = 0.5
 #: After the learner has finished, the last evaluation may take this long.
 LAST_EVALUATION_S = 600.0
+#: Where the stack begins in what a service says of a failure.
+_STACK = "\nTraceback (most recent call last):\n"
 #: If the learner's word of its final checkpoint has not come so long after it ended, it was lost.
 ANNOUNCED_S = 5.0
 
@@ -62,6 +64,8 @@ class Session:
         self.costs: list[Costs] = []
         #: Failures that have been shown, by member.
         self._shown: dict[str, str] = {}
+        #: Stacks that have been shown, without their numbers.
+        self._stacks: set[str] = set()
         #: Lost members that were just asked for their stacks, and those that have been told of.
         self._silent: set[str] = set()
         self._told_silent: set[str] = set()
@@ -86,7 +90,7 @@ class Session:
                 poller.wait(TURN_S)
                 for envelope in self.member.poll():
                     self._handle(envelope)
-                self.launcher.poll()
+                self._watch()
                 if (now := time.monotonic()) >= next_status:
                     next_status = now + STATUS_S
                     self.member.send(ListMembers())
@@ -98,6 +102,22 @@ class Session:
                 self.nursery.close()
             self.launcher.down(self.recipe.deploy.stop_timeout_s)
             self.link.close()
+
+    def _watch(self) -> None:
+        """Notice ended processes. Raises `ProcessFailed`, without a stack that was shown before."""
+        try:
+            self.launcher.poll()
+        except ProcessFailed as error:
+            raise ProcessFailed(self._once(str(error))) from None
+
+    def _once(self, text: str) -> str:
+        """``text`` without its stack if one like it, but for numbers, was shown before."""
+        line, begins, stack = text.partition(_STACK)
+        kind = re.sub(r"\d+", "0", stack)
+        if begins and kind in self._stacks:
+            return f"{line} (its stack stands above)"
+        self._stacks.add(kind)
+        return text
 
     def _handle(self, envelope: Envelope) -> None:
         message = envelope.message
@@ -140,7 +160,7 @@ class Session:
             ended = member["state"] == "failed"  # told when it ended
             if text and not ended and self._shown.get(member["name"]) != kind:
                 self._shown[member["name"]] = kind
-                self.display.note(f"{member['name']}, stage {member.get('stage')}: {text}")
+                self.display.note(f"{member['name']}, stage {member.get('stage')}: {self._once(text)}")
 
     def _note_silent(self) -> None:
         """Say of a service that is lost but lives what it does: its stage, its last failure, its stack."""
@@ -156,7 +176,7 @@ class Session:
         for role in process.roles:
             self.member.send(Gone(role=role, name=f"{role}-{process.index}", pid=pid, reason=reason))
         if self.launcher.goes_on(process):  # else the reason ends the run, and is told then
-            self.display.note(reason)
+            self.display.note(self._once(reason))
             self._begin_anew(process)
             if "learner" in process.roles and self.launcher.running("learner"):
                 self.display.note(f"the learner starts again {self._resume_point()}")

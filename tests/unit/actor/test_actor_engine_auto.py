@@ -189,7 +189,7 @@ def test_many_batch_sizes_do_not_grow_for_ever() -> None:
 
 def test_options_are_checked_by_the_engine() -> None:
     with pytest.raises(
-        ConfigError, match=r"engine_options.mode: .*came 'fast'; engine 'torch_local' knows mode"
+        ConfigError, match=r"engine_options.mode is 'fast': must be .*; engine 'torch_local' knows mode"
     ):
         make_engine("torch_local", policy(), device="cpu", options={"mode": "fast"})
     with pytest.raises(ConfigError, match=r"\['mode'\]: engine 'numpy' has no settings"):

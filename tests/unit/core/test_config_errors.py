@@ -166,7 +166,7 @@ def test_overrides(refuse, override):
         (["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5555", "env.listen=127.0.0.1:1"], "env.listen: address '127.0.0.1:1' is neither ipc://PATH nor tcp://HOST:PORT"),
         (["env.placement=dial_in", "eval.listen=tcp://127.0.0.1:5555", "env.listen=tcp://127.0.0.1:5555"], "give each an address of its own"),
         (["actor.engine_options={foo: 3}"], "command line: actor.engine_options: actor.engine_options ['foo']: engine 'auto' has no settings; set actor.engine to the engine"),
-        (["actor.engine=torch_local", "actor.engine_options={mod: eager}"], "actor.engine_options.mod: "),
+        (["actor.engine=torch_local", "actor.engine_options={mod: eager}"], "actor.engine_options.mod is 'eager': "),
         (["learner.rewards=[{source: 'late:judge'}, {source: 'm:judge'}]"], "has 'judge' more than once; give each a name of its own"),
         (["learner.rewards=[{source: 'late:judge', name: me}]"], "source 'late:judge': late:NAME, which is its name"),
         (["learner.rewards=[{source: 'late:judge'}]", "run.deterministic=true", "algorithm.max_lag=0"], "late:judge comes when it comes; run.deterministic: true cannot have it"),

@@ -117,6 +117,7 @@ def test_a_teacher_with_other_tokens_is_refused(taught):
     other = copy.deepcopy(spec)
     other.action.num = [n + 1 for n in spec.action.num]
     with pytest.raises(
-        CheckpointError, match=r"algorithm.teacher .* whose action is .*'num'.*teacher and student"
+        CheckpointError,
+        match=r"learned .*, whose action\.num is \[\d.*, but here it is \[\d.*: teacher and student",
     ):
         _teacher.load_teacher(folder, other)

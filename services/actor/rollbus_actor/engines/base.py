@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from rollbus_accel.backends.base import backends, choose, resolve_device
 from rollbus_core import extras
+from rollbus_core.config.problems import first_problem
 from rollbus_core.version import Version
 from rollbus_policies.base import Act, Ask
 from rollbus_wire import lookup
@@ -117,12 +118,9 @@ def engine_config(module: Any, name: str, options: Mapping[str, Any]) -> Any:
     try:
         return module.Config(**options)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
         known = ", ".join(module.Config.model_fields)
         raise ConfigError(
-            f"actor.engine_options.{key}: {first['msg']}, came {first['input']!r}; engine {name!r} "
-            f"knows {known}"
+            f"actor.engine_options.{first_problem(error)}; engine {name!r} knows {known}"
         ) from None
 
 

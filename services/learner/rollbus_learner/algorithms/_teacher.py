@@ -12,7 +12,7 @@ from torch import nn
 from rollbus_core.checkpoints import CONFIG, read_manifest, resolve
 from rollbus_core.config.load import load_resolved
 from rollbus_learner.checkpoint import start_from
-from rollbus_wire.errors import CheckpointError
+from rollbus_wire.errors import CheckpointError, short
 from rollbus_wire.spec import EnvSpec
 
 if TYPE_CHECKING:
@@ -32,21 +32,31 @@ def load_teacher(path: Path, spec: EnvSpec) -> nn.Module:
     if (path / "checkpoints").is_dir():
         path = resolve(path / "checkpoints")
     theirs = EnvSpec.from_data(read_manifest(path)["spec"])
-    for name in ("observation", "action"):
-        mine, other = _plain(getattr(spec, name)), _plain(getattr(theirs, name))
-        if mine != other:
-            raise CheckpointError(
-                f"algorithm.teacher {path} learned {theirs.name}, whose {name} is {other}, but here it is "
-                f"{mine}: teacher and student must read and write the same; give a teacher of this task"
-            )
+    if difference := _difference(theirs, spec):
+        raise CheckpointError(
+            f"algorithm.teacher {path} learned {theirs.name}, whose {difference}: teacher and student must "
+            "read and write the same; give a teacher of this task"
+        )
     recipe = load_resolved(path / CONFIG).recipe
     teacher = base.make(recipe.policy, spec, critic=False, frame_stack=recipe.env.frame_stack)
     start_from(teacher, path)
     return cast("nn.Module", teacher)
 
 
-def _plain(part: Any) -> Any:
-    return {key: asdict(array) for key, array in part.items()} if isinstance(part, dict) else asdict(part)
+def _difference(theirs: EnvSpec, mine: EnvSpec) -> str:
+    """The first thing that is observed or done otherwise in ``theirs``, for people; "": nothing is."""
+    there, here = _fields(theirs), _fields(mine)
+    for name in sorted({*there, *here}):
+        if there.get(name) != here.get(name):
+            one, other = (short(each[name]) if name in each else "missing" for each in (there, here))
+            return f"{name} is {one}, but here it is {other}"
+    return ""
+
+
+def _fields(spec: EnvSpec) -> dict[str, Any]:
+    """ "action.num" and the like -> its value."""
+    parts = {f"observation.{key}": array for key, array in spec.observation.items()} | {"action": spec.action}
+    return {f"{name}.{key}": value for name, part in parts.items() for key, value in asdict(part).items()}
 
 
 def known(teacher: nn.Module, batch: Batch) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rollbus_core.config.problems import first_problem
 from rollbus_simulator.options._draws import drawn
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
@@ -98,9 +99,7 @@ def make(settings: Mapping[str, Any], key: str = "env.options") -> OptionSource 
             module = lookup.find(PACKAGE, name)
             source = module.make(module.Config(**settings))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{key}.{where}: {first['msg']}, came {first['input']!r}") from None
+        raise ConfigError(f"{key}.{first_problem(error)}") from None
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"{key}: {error}") from None
     return source
