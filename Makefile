@@ -49,6 +49,7 @@ test: $(VENV)/.dev  ## all tests but the long ones
 
 test-long: $(VENV)/.dev  ## the tests that take minutes
 	$(BIN)/python -m pytest -m long --timeout 1800
+	$(MAKE) curves-smoke
 
 check: $(VENV)/.dev  ## ruff, mypy, generated files
 	$(BIN)/ruff check .
@@ -66,7 +67,7 @@ bench: $(VENV)/.dev  ## all benchmarks, into benchmarks/baselines; BENCH="--ray 
 curves: $(VENV)/.dev  ## learning curves of recipes, into docs/results; at most 3.5 hours, goes on where it was cut
 	$(BIN)/python benchmarks/curves.py
 
-curves-smoke: $(VENV)/.dev  ## the same with a few updates each, minutes
+curves-smoke: $(VENV)/.dev  ## a few updates of each recipe in them, at most 10 minutes
 	$(BIN)/python benchmarks/curves.py --smoke --minutes 10 --out runs/curves-smoke
 
 format: $(VENV)/.dev  ## format and regenerate docs

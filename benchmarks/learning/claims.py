@@ -33,7 +33,7 @@ class Must(_Strict):
     """What ``arm`` must show: by itself on every seed, or over another arm in the paired mean."""
 
     arm: str
-    #: Of the evaluation, "return" or "success", or of the run, "steps_per_s" or a metric that is watched.
+    #: Of the evaluation, "return" or "success", or of the run, "steps_per_s" a watched metric or a measure.
     of: str = ""
     #: The arm that is subtracted, times ``times``.
     over: str = ""
@@ -57,6 +57,8 @@ class Claim(_Strict):
     must: list[Must] = []
     #: Metrics whose median over updates is noted.
     watch: list[str] = []
+    #: Numbers of a run that are noted, names of `measures.MEASURES`.
+    measures: list[str] = []
     #: Whether it must have the machine to itself, because its figures are speeds.
     alone: bool = False
     #: How the settings were found, chance and the expert's figure.
@@ -82,8 +84,9 @@ def read(path: Path = PATH) -> dict[str, Claim]:
 
 
 def smoked(claim: Claim) -> Claim:
-    """``claim`` with one seed and ten episodes."""
-    arms: dict[str, Any] = {
-        name: arm.model_copy(update={"seeds": arm.seeds[:1]}) for name, arm in claim.arms.items()
-    }
+    """``claim`` with one seed, ten episodes, and one arm of each recipe."""
+    arms: dict[str, Any] = {}
+    for name, arm in claim.arms.items():
+        if arm.recipe not in {each.recipe for each in arms.values()}:
+            arms[name] = arm.model_copy(update={"seeds": arm.seeds[:1]})
     return claim.model_copy(update={"seeds": claim.seeds[:1], "episodes": 10, "arms": arms, "must": []})

@@ -44,7 +44,11 @@ are bootstrapped over seeds, then episodes. Pictures: faint, returns while train
 
 
 def _table(claim: Claim, records: Records) -> str:
-    watched = [name for name in claim.watch if any(name in _figures(records, arm) for arm in claim.arms)]
+    watched = [
+        name
+        for name in (*claim.watch, *claim.measures)
+        if any(name in _figures(records, arm) for arm in claim.arms)
+    ]
     head = ["arm", f"{claim.of} by seed", "mean", "steps", "seconds", *watched, "measured"]
     rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for arm in claim.arms:

@@ -18,6 +18,7 @@ import machine
 import yaml
 
 from learning.claims import Arm, Claim
+from learning.measures import MEASURES
 from rollbus_core.paths import RunPaths
 from rollbus_launch.records import read_lines
 
@@ -147,11 +148,15 @@ class Trainer:
         result = json.loads(rollbus("eval", str(paths.root), *number, "--json"))
         rows, summary = read_lines(paths.metrics), json.loads(paths.summary.read_text())
         values = [float(episode[self.claim.of]) for episode in result["episodes"]]
+        measured = {name: MEASURES[name](rows, result["episodes"]) for name in self.claim.measures}
         steps, wall_s = int(summary.get("env_steps", 0)), float(summary["wall_s"])
         return {
             "commit": _commit(), "date": time.strftime("%Y-%m-%d"), "machine": machine.describe()["cpu"],
             "values": [float(f"{value:.5g}") for value in values],
-            "figures": {"env_steps": steps, "wall_s": round(wall_s, 1), **_figures(rows, self.claim.watch)},
+            "figures": {
+                "env_steps": steps, "wall_s": round(wall_s, 1), **measured,
+                **_figures(rows, self.claim.watch),
+            },
             "curve": _curve(rows), "evaluations": _evaluations(read_lines(paths.evaluations), self.claim.of),
         }  # fmt: skip
 

@@ -56,8 +56,10 @@ def _figure(claim: Claim, must: Must, arm: str, seed: int, records: Records) -> 
     record = records.get(arm, {}).get(str(chosen))
     if record is None:
         return None
-    values = record["values"] if must.of in ("", claim.of) else [record["figures"][must.of]]
-    return np.asarray(values, np.float64)
+    figure = record["figures"].get(must.of)
+    if must.of in ("", claim.of):
+        return np.asarray(record["values"], np.float64)
+    return None if figure is None else np.array([figure], np.float64)
 
 
 def _asked(must: Must, claim: Claim) -> str:

@@ -15,7 +15,7 @@ from rollbus_core.config.load import load
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from learning import claims, report, runs, shams, verdicts  # noqa: E402
+from learning import claims, measures, report, runs, shams, verdicts  # noqa: E402
 
 CLAIMS = claims.read()
 ARMS = [(claim, arm) for claim in CLAIMS for arm in CLAIMS[claim].arms]
@@ -76,6 +76,8 @@ def test_figures_of_runs_and_missing_seeds():
     known = records(a=[[1], [1], [1]])
     assert verdicts.judge(a_claim(), claims.Must(arm="a", of="lag_mean", least=3), known).holds is True
     assert verdicts.judge(a_claim(), claims.Must(arm="a", of="lag_mean", least=3.1), known).holds is False
+    unknown = claims.Must(arm="a", of="tokens_learned", least=3)
+    assert verdicts.judge(a_claim(), unknown, known).holds is None
     del known["a"]["2"]
     verdict = verdicts.judge(a_claim(), claims.Must(arm="a", least=0), known)
     assert verdict.holds is None and "seeds are missing" in verdict.text
@@ -108,6 +110,18 @@ def test_what_is_known_is_kept_until_recipe_settings_or_base_change(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_smoke_run_has_each_recipe_once_and_what_it_begins_with(claim, tmp_path):
+    smoked = claims.smoked(CLAIMS[claim])
+    recipes = [arm.recipe for arm in smoked.arms.values()]
+    assert sorted(recipes) == sorted({arm.recipe for arm in CLAIMS[claim].arms.values()})
+    trainer = runs.Trainer(claim, smoked, runs.Ledger(tmp_path / "x"), tmp_path, True)
+    assert all(set(trainer._uses(arm)) <= set(smoked.arms) for arm in smoked.arms.values())
+    filled = [trainer._filled(text, 1) for arm in smoked.arms.values() for text in arm.set]
+    assert not any(f"{{{name}}}" in text for text in filled for name in CLAIMS[claim].arms)
+    assert smoked.seeds == CLAIMS[claim].seeds[:1] and smoked.episodes == 10
+
+
 def test_shams_keep_what_they_say():
     flags = {"terminated": np.array([[0, 1, 1, 1]], bool), "truncated": np.zeros((1, 4), bool)}
     columns = {"reward": np.array([[[9.0, 1.0], [1.0, 0.0], [2.0, 0.0], [4.0, 0.0]]], np.float32), **flags}
@@ -116,6 +130,18 @@ def test_shams_keep_what_they_say():
     seen = {tuple((total + shams.shuffled(columns))[0]) for _ in range(200)}
     assert len(seen) == 6 and all(each[0] == 10 and sorted(each[1:]) == [1, 2, 4] for each in seen)
     assert len({tuple((total + shams.mixed(columns))[0]) for _ in range(500)}) == 24
+
+
+def test_measures_by_hand():
+    assert measures.tokens_learned([{"tokens": 3.0}, {"tokens": None}, {}, {"tokens": 4.0}], []) == 7
+    shown = [{"seed": seed, "success": True} for seed in range(200)]
+    assert measures.classes_covered([], shown) == 10
+    assert measures.classes_covered([], [*shown[:1], *({**each, "success": False} for each in shown)]) == 1
+    assert measures.classes_covered([], []) == 0
+
+
+def test_measures_have_names():
+    assert {name for claim in CLAIMS.values() for name in claim.measures} == set(measures.MEASURES)
 
 
 def test_report_names_what_was_missed(tmp_path):

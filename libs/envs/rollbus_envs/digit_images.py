@@ -59,7 +59,7 @@ class DigitImages(Toy):
 
     def asked(self, rows: np.ndarray) -> np.ndarray:
         """int64 [R]: the digit of each row."""
-        return (draws(self.seed[rows], 1)[:, 0] * CLASSES).astype(np.int64)
+        return asked(self.seed[rows])
 
     def look(self, rows: np.ndarray) -> Arrays:
         return {"digit": np.eye(CLASSES, dtype=np.float32)[self.asked(rows)]}
@@ -81,6 +81,11 @@ class DigitImages(Toy):
         probability, asked = self.judge(actions), self.asked(rows)
         reward = probability[np.arange(len(rows)), asked].astype(np.float32)
         return reward, np.ones(len(rows), np.bool_), probability.argmax(1) == asked
+
+
+def asked(seeds: np.ndarray) -> np.ndarray:
+    """int64 [R]: the digit that episodes of ``seeds`` uint64 [R] ask for."""
+    return (draws(seeds, 1)[:, 0] * CLASSES).astype(np.int64)
 
 
 def _handwritten() -> Any:

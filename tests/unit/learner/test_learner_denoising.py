@@ -149,7 +149,8 @@ def test_equal_preferences_move_nothing():
     algorithm = built_nft(weight="constant")
     roles, batch = roles_of(algorithm), episode_batch(algorithm.policy)
     batch["reward"][:] = 1.0
-    algorithm.label(batch, roles, NOW)
+    assert algorithm.label(batch, roles, NOW)["preference_std"] == 0.0
+    assert (batch["preference"] == 0.5).all()
     total, count = algorithm.loss(roles, flatten(batch, 8)).terms["policy_loss"]
     (total / count).backward()
     slopes = [p.grad.abs().max() for p in algorithm.policy.parameters() if p.grad is not None]

@@ -77,6 +77,7 @@ class NFT(Algorithm):
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Adds advantage and preference [T, N]; noised, old_velocity [T, N, K, C, A] and time [T, N, K]."""
         from rollbus_accel.kernels.group_normalise import group_normalise
+        from rollbus_learner import masked
         from rollbus_learner.algorithms import _episodes, _ppo_label
 
         limit, size = self.config.advantage_limit, self.config.group_size
@@ -94,6 +95,7 @@ class NFT(Algorithm):
             "groups": float(whole.sum()),
             "groups_dropped": float((~whole).sum()),
             "score_mean": float(score[whole].mean()) if bool(whole.any()) else 0.0,
+            "preference_std": float(masked.variance(batch["preference"], batch["valid"]).sqrt()),
         }
 
     def _noise(self, batch: Batch, old: Any) -> None:
