@@ -64,6 +64,7 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
         *_processes(recipe),
         *_files(recipe),
         *_engine(recipe),
+        *_devices(recipe),
         *_options(recipe),
         *_kernels(),
         *_without_effect(recipe, origins),
@@ -298,6 +299,23 @@ def _engine(recipe: Recipe) -> Iterator[tuple[str, str]]:
         importlib.import_module("rollbus_actor.engines.base").check_engine(name, options)
     except RollbusError as error:
         yield ("actor.engine_options" if options else "actor.engine"), str(error)
+
+
+def _devices(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Kinds of devices; whether there is one of the kind is known where torch is."""
+    if importlib.util.find_spec("rollbus_accel") is None:
+        return
+    backends = importlib.import_module("rollbus_accel.backends.base").backends()
+    chosen = [each for each in backends if recipe.deploy.backend in ("auto", each.name)]
+    kinds = sorted({"cpu", *(each.device for each in chosen or backends)})
+    for section in ("actor", "learner"):
+        device = getattr(recipe, section).device
+        kind, colon, index = device.partition(":")
+        if device == "auto" or (kind in kinds and index.isdecimal() == bool(colon)):
+            continue
+        named = ", ".join(each if each == "cpu" else f"{each}:N" for each in kinds)
+        by = "" if recipe.deploy.backend == "auto" else f" with deploy.backend {recipe.deploy.backend}"
+        yield f"{section}.device", f"is {device!r}; give auto, {named}{by}{hint(kind, kinds)}"
 
 
 def _options(recipe: Recipe) -> Iterator[tuple[str, str]]:
