@@ -16,6 +16,8 @@ from ._registry import before_making, install_line, packages, problem
 __all__ = ["Config", "make", "needs", "packages", "problem"]
 
 needs = ["gymnasium"]
+#: The setting that `problem` is about.
+checked = "id"
 
 
 @dataclass

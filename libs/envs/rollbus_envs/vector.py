@@ -24,6 +24,8 @@ from ._registry import before_making, install_line, packages, problem
 __all__ = ["Config", "Vector", "make", "needs", "packages", "problem"]
 
 needs = ["gymnasium"]
+#: The setting that `problem` is about.
+checked = "id"
 
 DISABLED, SAME_STEP, NEXT_STEP = "disabled", "same_step", "next_step"
 #: How Gymnasium spells them.

@@ -10,10 +10,11 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rollbus_core.config.models import EnvConfig
+from rollbus_core.config.plugins import least_rows
 from rollbus_envs.worker import maker
 from rollbus_wire.errors import BindRefused, SpecError
 from rollbus_wire.link import ZmqLink
-from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
+from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec, TaskSpec
 
 #: ZeroMQ gives an address up a little after its socket was closed: the next evaluation waits so long.
 REBIND_S = 1.0
@@ -43,6 +44,8 @@ def misfit(trained: EnvSpec, spec: EnvSpec) -> str:
         here = spec.observation.get(key)
         there = _array(trained.observation[key])
         rows.append((f"observation {key!r}", there, "missing" if here is None else _array(here)))
+    theirs, mine = (", ".join(map(_task, each.tasks)) or "none" for each in (trained, spec))
+    rows.append(("tasks", theirs, mine))
     wrong = [f"{what} is {here}, there it is {there}" for what, there, here in rows if there != here]
     if not wrong:
         return ""
@@ -55,6 +58,11 @@ def misfit(trained: EnvSpec, spec: EnvSpec) -> str:
 def _array(array: ArraySpec) -> str:
     classes = f" up to {array.high:g}" if array.layout in ("onehot", "tokens") and array.high else ""
     return f"{array.dtype} {list(array.shape)}{classes}"
+
+
+def _task(task: TaskSpec) -> str:
+    places = "".join(f", {key} {at}" for key, at in sorted(task.observation.items()))
+    return f"{task.name} (action {task.action}{places})"
 
 
 def _action(action: ActionSpec) -> str:
@@ -79,13 +87,13 @@ def offline_spec(recipe: Any) -> EnvSpec:
 
 
 def env_spec(env: Any) -> EnvSpec:
-    """What the recipe's environment states about itself; one row of it is made and closed."""
+    """What the recipe's environment states about itself; it is made with few rows and closed."""
     if env.placement == "dial_in":
         raise SpecError(
             "environments dial in (env.placement), so what they are is not known beforehand; set "
             "env.placement: inline"
         )
-    made = env_maker(env)(1)
+    made = env_maker(env)(least_rows(env))
     made.close()
     spec: EnvSpec = made.spec
     return spec

@@ -12,7 +12,7 @@ import numpy as np
 from rollbus_core.datasets.episode import Arrays, Episode
 from rollbus_wire.link import Envelope, LocalLink
 from rollbus_wire.messages import Act, Attached, Message, Tick
-from rollbus_wire.spec import EXPERT_ACTION, EnvSpec
+from rollbus_wire.spec import EXPERT_ACTION, TASK, EnvSpec
 
 
 @dataclass
@@ -109,7 +109,15 @@ class EpisodeRecorder:
             final_obs={key: np.array(tick.final_obs[key][final]) for key in row.obs[0]},
             success=None if flag < 0 else bool(flag), seed=row.seed,
             options=None if self.options is None else self.options.draw(row.seed).options,
+            task=self._task(row),
         )  # fmt: skip
+
+    def _task(self, row: _Row) -> str:
+        """What the episode of ``row`` is, in words or by its name; "" where there are no tasks."""
+        if self.spec is None or not self.spec.tasks:
+            return ""
+        task = self.spec.tasks[int(row.obs[0][TASK])]
+        return task.instruction or task.name
 
     def _give(self) -> None:
         while self._next in self._waiting and not self.done:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from rollbus_launch.episode_recorder import EpisodeRecorder
 
 from rollbus_core.access import Access
+from rollbus_launch.statistics import wilson
+from rollbus_wire.spec import EnvSpec
+
+#: Of all tasks together, beside their names; no task may be called so.
+MEAN = "(mean)"
 
 #: 97.5 % quantile of Student's t by degrees of freedom; the normal one beyond the table.
 _T = (
@@ -64,7 +69,7 @@ class Running:
         """The figures; only when `done`."""
         pair, settings = self._pair, self.settings
         return summarise(
-            pair.episodes.results, success=pair.spec.success, checkpoint=str(self.checkpoint),
+            pair.episodes.results, spec=pair.spec, checkpoint=str(self.checkpoint),
             version=pair.version, env_steps=pair.env_steps, mode=settings.mode, seed=settings.seed,
         )  # fmt: skip
 
@@ -86,6 +91,9 @@ class Evaluation:
     success_rate: float | None
     success_once: float | None
     success_at_end: float | None
+    #: Task -> episodes, mean_return, ci95, mean_length, success_rate, success_ci95, and the same of `MEAN`,
+    #: the mean over them; empty without tasks.
+    tasks: dict[str, dict[str, Any]]
     episodes: list[dict[str, Any]]
 
     def to_data(self) -> dict[str, Any]:
@@ -103,7 +111,7 @@ def ci95(values: list[float]) -> float:
 
 
 def summarise(
-    results: list[dict[str, Any]], *, success: str, checkpoint: str, version: str, env_steps: int,
+    results: list[dict[str, Any]], *, spec: EnvSpec, checkpoint: str, version: str, env_steps: int,
     mode: str, seed: int,
 ) -> Evaluation:  # fmt: skip
     """Means and intervals over ``results`` of the hub's `EpisodeList`, in the order of their ids."""
@@ -111,23 +119,53 @@ def summarise(
     returns = [float(r["return"]) for r in results]
 
     def rate(key: str) -> float | None:
-        flags = [r[key] for r in results]
-        return None if any(f is None for f in flags) else sum(map(bool, flags)) / len(flags)
+        return _rate([r[key] if spec.reports[r["task"]] else None for r in results])
 
     once, at_end = rate("success_once"), rate("success_at_end")
-    chosen = "success_at_end" if success == "at_end" else "success_once"
+    chosen = f"success_{spec.success}"
     episodes = [
-        {
-            "id": r["id"], "seed": r["seed"], "return": float(r["return"]), "length": r["length"],
-            "success": r[chosen],
-        }
+        {"id": r["id"], "seed": r["seed"], "return": float(r["return"]), "length": r["length"]}
+        | {"success": r[chosen] if spec.reports[r["task"]] else None}
+        | ({"task": spec.tasks[r["task"]].name} if spec.tasks else {})
         for r in results
-    ]  # fmt: skip
+    ]
     return Evaluation(
         checkpoint, version, env_steps, mode, seed, statistics.fmean(returns), ci95(returns),
         statistics.fmean(r["length"] for r in results),
-        at_end if chosen == "success_at_end" else once, once, at_end, episodes,
+        at_end if chosen == "success_at_end" else once, once, at_end, _of_tasks(episodes, spec), episodes,
     )  # fmt: skip
+
+
+def _of_tasks(episodes: list[dict[str, Any]], spec: EnvSpec) -> dict[str, dict[str, Any]]:
+    """Figures of each task, and of their mean, in which each counts alike; empty without tasks."""
+    found = {}
+    for task in spec.tasks:
+        mine = [e for e in episodes if e["task"] == task.name]
+        returns, rate = [e["return"] for e in mine], _rate([e["success"] for e in mine])
+        found[task.name] = {
+            "episodes": len(mine), "mean_return": statistics.fmean(returns), "ci95": ci95(returns),
+            "mean_length": statistics.fmean(e["length"] for e in mine), "success_rate": rate,
+            "success_ci95": None if rate is None else list(wilson(round(rate * len(mine)), len(mine))),
+        }  # fmt: skip
+    return found | ({MEAN: _mean_of(list(found.values()))} if found else {})
+
+
+def _mean_of(tasks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each of ``tasks`` counts alike; its intervals are those of a mean of independent means."""
+    num, rates = len(tasks), [task["success_rate"] for task in tasks if task["success_rate"] is not None]
+    return {
+        "episodes": sum(task["episodes"] for task in tasks),
+        "mean_return": statistics.fmean(task["mean_return"] for task in tasks),
+        "ci95": math.hypot(*(task["ci95"] for task in tasks)) / num,
+        "mean_length": statistics.fmean(task["mean_length"] for task in tasks),
+        "success_rate": statistics.fmean(rates) if rates else None, "success_ci95": None,
+    }  # fmt: skip
+
+
+def _rate(flags: list[bool | None]) -> float | None:
+    """Share of success among those who report it; None if nobody does."""
+    known = [bool(flag) for flag in flags if flag is not None]
+    return sum(known) / len(known) if known else None
 
 
 def evaluate(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluation:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from rollbus_core.config.plugins import least_rows
 from rollbus_core.cores import num_cores
 from rollbus_core.plan.costs import IdleCosts, StageCosts
 from rollbus_launch import plan_echo
@@ -94,7 +95,8 @@ class Whole:
 def _others(resolved: Any, num_rows: int, num_slices: int, *, fused: bool) -> list[Sample]:
     """Another number of slices, and another number of rows."""
     num_envs = resolved.recipe.env.num_envs
-    more = num_envs if num_envs > num_rows else max(1, num_envs // 4)
+    least = least_rows(resolved.recipe.env)
+    more = num_envs if num_envs > num_rows else max(least, num_envs // 4)
     samples = _samples(resolved, num_rows, 1 if num_slices > 1 else 2, fused=fused)
     return samples + _samples(resolved, more, 1, fused=fused)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class ActPolicy(ActorCritic):
     """Features are what the expert knows at each of C places, side by side [..., C W]."""
 
+    masks_padding = False
+
     def __init__(self, config: act.Config, spec: EnvSpec, *, critic: bool, frame_stack: int) -> None:
         super().__init__(config, spec, frame_stack)
         self.spec.no_trunk = "its attention runs in torch"

@@ -13,11 +13,12 @@ from torch.nn import functional
 from rollbus_policies._batch_renorm import BatchRenorm
 from rollbus_policies._networks import ACTIVATIONS, Mlp, exact
 from rollbus_policies._normaliser import Normalisers
+from rollbus_policies._padding import Padding
 from rollbus_policies._transforms import VectorInput, group_keys
 from rollbus_policies._value_heads import Scalar, TwoHot
 from rollbus_policies.trunk import Trunk
 from rollbus_wire.errors import SpecError
-from rollbus_wire.spec import EnvSpec
+from rollbus_wire.spec import TASK, EnvSpec
 
 
 class ValueNet(nn.Module):
@@ -79,6 +80,7 @@ class QEnsemble(nn.Module):
             raise SpecError(f"{spec.name}: Q(s, a) needs continuous actions, these are {spec.action.kind}")
         self.num_heads = num_heads
         self._inputs = VectorInput(spec, group_keys(spec, group), frame_stack)
+        self._padding, self._stacked = Padding(spec) if spec.padded else None, frame_stack > 1
         self._activation, self._action_dims = ACTIVATIONS[activation], len(spec.action.shape)
         sizes = [self._inputs.size + num_actions * spec.action.size, *hidden]
         self.layers = nn.ModuleList(_EnsembleLinear(num_heads, a, b) for a, b in zip(sizes, sizes[1:]))
@@ -105,9 +107,12 @@ class QEnsemble(nn.Module):
         ``normalisers``: the policy's, to see observations as the policy does; None: raw ones. ``running``:
         batch renormalisation goes by its moving averages.
         """
-        obs = self._inputs({key: batch[prefix + key] for key in self._inputs.keys}, normalisers)
+        seen = {key: batch[prefix + key] for key in self._inputs.keys}
+        if self._padding is not None:
+            seen = self._padding.filled(seen | {TASK: batch[prefix + TASK]}, normalisers, self._stacked)
+        obs = self._inputs(seen, normalisers)
         lead = obs.shape[:-1]
-        both = obs if action is None else torch.cat([obs, action.reshape(*lead, -1)], -1)
+        both = obs if action is None else torch.cat([obs, self._own(seen, action.reshape(*lead, -1))], -1)
         x = both.reshape(1, -1, self.layers_in).expand(self.num_heads, -1, -1)
         if len(self.renorms):
             x = self.renorms[0](x, running)
@@ -121,6 +126,14 @@ class QEnsemble(nn.Module):
             if len(self.renorms):
                 x = self.renorms[i + 1](x, running)
         return self.output(x).float().reshape(self.num_heads, *lead)
+
+    def _own(self, obs: Mapping[str, Tensor], action: Tensor) -> Tensor:
+        """``action`` [..., n E] with zeros in the place of padding."""
+        if self._padding is None:
+            return action
+        own = self._padding.own_elements(obs, self._stacked)
+        own = own.repeat(*[1] * (own.ndim - 1), action.shape[-1] // own.shape[-1])
+        return torch.where(own, action, torch.zeros((), dtype=action.dtype, device=action.device))
 
     @property
     def layers_in(self) -> int:

@@ -39,7 +39,7 @@ class Deployed(nn.Module):
         #: Name -> (dtype, shape per row).
         self.inputs: dict[str, tuple[str, tuple[int, ...]]] = {}
         frames = () if policy.spec.frame_stack == 1 else (policy.spec.frame_stack,)
-        for key in (key for key in policy.keys if key != CONDITION):
+        for key in (key for key in policy.reads if key != CONDITION):
             array: ArraySpec = spec.observation[key]
             self.inputs[f"obs/{key}"] = (array.dtype, (*frames, *array.shape))
         if policy.spec.state_size:

@@ -33,6 +33,8 @@ class Head(nn.Module):
     no_sampler = ""
     #: Whether it is called with the features, too, ``head(raw, features)``, and wants `read` before.
     reads_features = False
+    #: Whether it is called with a mask, too, the last argument (`_heads_masked`).
+    masks = False
     #: Whether `log_prob` and `entropy` exist.
     has_density = True
     #: What `give` gives.
@@ -50,6 +52,10 @@ class Head(nn.Module):
     def random(self, seeds: np.ndarray) -> np.ndarray:
         """Stored actions [B, ...] that are uniform over the action space."""
         raise NotImplementedError
+
+    def anything(self, params: Any, seeds: np.ndarray) -> Tensor:
+        """`random` for rows with ``params``, on the CPU."""
+        return torch.from_numpy(self.random(seeds))
 
     def read(self, num_features: int) -> None:
         """Say how wide features are; of heads that depend on them."""

@@ -22,6 +22,7 @@ from rollbus_policies._heads_discrete import (
     race,
 )
 from rollbus_policies._heads_gaussian import Deterministic, Gaussian, StateGaussian, TanhGaussian
+from rollbus_policies._heads_masked import MaskedChoices, MaskedElements
 from rollbus_policies._heads_sde import Sde, TanhSde
 from rollbus_policies._samplers import Sampler
 from rollbus_wire.errors import SpecError
@@ -43,7 +44,7 @@ class ChunkHead(Head):
         super().__init__()
         self.inner, self.num_params, self.action = inner, inner.num_params, inner.action
         self.reparameterised, self.has_density = inner.reparameterised, inner.has_density
-        self.gives = inner.gives
+        self.gives, self.masks = inner.gives, inner.masks
         self._shape, self._chunk, self._execute = spec.shape, chunk, execute
         self._wide_shape = chunk_spec(spec, chunk).shape
 
@@ -51,14 +52,17 @@ class ChunkHead(Head):
     def num_noise(self) -> int:
         return self.inner.num_noise
 
-    def forward(self, raw: Tensor) -> Any:
-        return self.inner(raw)
+    def forward(self, raw: Tensor, *mask: Tensor) -> Any:
+        return self.inner(raw, *mask)
 
     def noise(self, seeds: np.ndarray) -> np.ndarray:
         return self.inner.noise(seeds)
 
     def random(self, seeds: np.ndarray) -> np.ndarray:
         return self.inner.random(seeds)
+
+    def anything(self, params: Any, seeds: np.ndarray) -> Tensor:
+        return self.inner.anything(params, seeds)
 
     def mode(self, params: Any) -> Tensor:
         return self.inner.mode(params)
@@ -135,14 +139,20 @@ Q_HEADS = ("q_values", "dueling_q_values")
 
 def make_head(
     kind: str, spec: ActionSpec, log_std_init: float = 0.0, *, num_bins: int = 11, chunk: int = 1,
-    execute: int = 1,
+    execute: int = 1, masked: bool = False,
 ) -> Head:  # fmt: skip
-    """The head for ``spec``; ``kind``, a setting ``policy.head``, chooses among continuous ones."""
+    """The head for ``spec``; ``kind``, a setting ``policy.head``, chooses among continuous ones.
+
+    ``masked``: rows have only some of its elements or choices.
+    """
     if chunk > 1 and kind in ("gsde", "tanh_gsde"):
         raise SpecError(f"policy.head: {kind} explores one action per decision; set policy.chunk: 1")
     if chunk > 1:
-        wide = make_head(kind, chunk_spec(spec, chunk), log_std_init, num_bins=num_bins)
+        wide = make_head(kind, chunk_spec(spec, chunk), log_std_init, num_bins=num_bins, masked=masked)
         return ChunkHead(wide, spec, chunk, execute)
+    if masked:
+        inner = make_head(kind, spec, log_std_init, num_bins=num_bins)
+        return MaskedElements(inner) if spec.kind == "continuous" else MaskedChoices(inner)
     if spec.kind == "continuous":
         if kind == "bins":
             return Bins(spec, num_bins)

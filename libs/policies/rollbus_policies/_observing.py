@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from rollbus_policies._condition import CONDITION, GOOD
 from rollbus_policies._normaliser import Normalisers
+from rollbus_policies._padding import Padding
 from rollbus_policies._transforms import group_keys, is_vector, to_tensor
 from rollbus_policies._value_heads import TwoHot, make_value_head
 from rollbus_policies.base import Mode, PolicySpec
 from rollbus_wire.errors import SpecError
-from rollbus_wire.spec import EnvSpec
+from rollbus_wire.spec import TASK, EnvSpec
 
 MODES = ("sample", "mode", "random")
 #: What the critic gives.
@@ -30,6 +31,8 @@ class Observing(nn.Module):
 
     spec: PolicySpec
     wants: frozenset[str]
+    #: Whether elements that are padding count for nothing in what the family does with actions.
+    masks_padding = False
 
     def __init__(self, config: Any, env: EnvSpec) -> None:
         """``config`` has normalise_obs and the fields of `CriticFields`."""
@@ -37,11 +40,14 @@ class Observing(nn.Module):
         self.config, self._env = config, env
         self.keys = group_keys(env, "policy")
         self.critic_keys = group_keys(env, config.critic_group) if config.critic == "own" else []
+        #: What is a row's own, where tasks share a padded spec.
+        self.padding = Padding(env) if env.padded else None
         self.normaliser = Normalisers()
         if config.normalise_obs:
             for key in sorted({*self.keys, *self.critic_keys}):
                 if is_vector(env.observation[key]):
-                    self.normaliser.add(key, env.observation[key].shape)
+                    padded = self.padding is not None and key in self.padding.keys
+                    self.normaliser.add(key, env.observation[key].shape, padded)
         self.critic: nn.Module | None = None
         self.value_head = make_value_head(config)
 
@@ -66,23 +72,32 @@ class Observing(nn.Module):
             normaliser = self.normaliser.of(key)
             if normaliser is None:
                 continue
-            x = batch[f"obs/{key}"]
-            if self.spec.frame_stack > 1:
+            x, own, stacked = batch[f"obs/{key}"], None, self.spec.frame_stack > 1
+            if stacked:
                 x = x.select(valid.ndim, -1)
-            normaliser.merge(x, valid)
+            if self.padding is not None and key in self.padding.keys:
+                own = self.padding.own(key, of_batch(batch), stacked)
+            normaliser.merge(x, valid, own)
 
     def observed(
         self, obs: Mapping[str, np.ndarray], want: Iterable[str], device: torch.device
     ) -> dict[str, Tensor]:
         """The observations that acting needs; the critic's only if its value is wanted."""
-        keys: Iterable[str] = self.keys
+        keys: Iterable[str] = self.reads
         if "value" in want and self.critic_keys:
-            keys = {*self.keys, *self.critic_keys}
+            keys = {*keys, *self.critic_keys}
         found = {key: to_tensor(obs[key], device) for key in keys if key != CONDITION}
         return self.told(found)
 
+    @property
+    def reads(self) -> list[str]:
+        """Observations without which it cannot act; the task says what of the others is padding."""
+        return self.keys if self.padding is None or TASK in self.keys else [*self.keys, TASK]
+
     def told(self, obs: dict[str, Tensor], label: int = GOOD) -> dict[str, Tensor]:
-        """``obs`` [..., ...] with ``label``, if the policy is told one and there is none."""
+        """``obs`` [..., ...] with ``label``, if the policy is told one and there is none; padding is blank."""
+        if self.padding is not None:
+            obs = self.padding.filled(obs, self.normaliser, self.spec.frame_stack > 1)
         if CONDITION not in self.keys or CONDITION in obs:
             return obs
         key = next(key for key in self.keys if key != CONDITION)

@@ -27,18 +27,20 @@ from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
 _UNTOLD = "it is told a label (policy.condition)"
+_PADDED = "what is padding differs from row to row"
 
 
 class ActorCritic(Observing):
     """Encoder, action head and optional critic."""
 
     wants = frozenset({"log_prob", "entropy", "value", "sample", "features", "cloning_loss"})
+    masks_padding = True
 
     def __init__(self, config: ActorCriticConfig, env: EnvSpec, frame_stack: int) -> None:
         super().__init__(config, env)
         self.head = make_head(
             config.head, env.action, config.log_std_init, num_bins=config.num_bins, chunk=config.chunk,
-            execute=config.num_executed,
+            execute=config.num_executed, masked=self.padding is not None,
         )  # fmt: skip
         per_action = () if config.chunk == 1 else (config.num_executed,)
         extras: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -54,7 +56,9 @@ class ActorCritic(Observing):
             action_size=env.action.size,
             noise=self.head.num_noise,
             held_noise=config.sde_sample_freq if self.head.reads_features else None,
-            no_trunk=self.head.no_sampler or _UNTOLD * (CONDITION in self.keys),
+            no_trunk=self.head.no_sampler
+            or _UNTOLD * (CONDITION in self.keys)
+            or _PADDED * (self.padding is not None),
         )
 
     def build_output(self, num_features: int) -> None:
@@ -119,7 +123,7 @@ class ActorCritic(Observing):
         tensors = self.observed(obs, ask.want, device)
         before = to_tensor(self._checked_state(state, len(seeds)), device) if self.spec.state_size else None
         features, after = self.encode(tensors, before, None)
-        params = self._params(features, apply)
+        params = self._params(tensors, features, apply)
         action = self._decide(params, features, ask, seeds)
         extras = {
             name: to_array(self._extra(name, params, action, tensors, features), device) for name in ask.want
@@ -142,7 +146,7 @@ class ActorCritic(Observing):
         features, _ = self._encoded(obs, batch.get("state"), batch.get("start"))
         result: dict[str, Tensor] = {}
         if set(want) - VALUES - {"features"}:
-            result = self._of_head(self._params(features, exact), batch, want)
+            result = self._of_head(self._params(obs, features, exact), batch, want)
         if VALUES & set(want):
             self.need_critic()
             result |= self.valued(self.critic_output(obs, features), batch, want)
@@ -186,8 +190,9 @@ class ActorCritic(Observing):
         self, obs: Mapping[str, Tensor], state: Tensor | None, noise: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """(what is executed for rows ``obs`` [B, ...] in mode "mode", state), in torch alone."""
-        features, after = self.encode(self.told(dict(obs)), state, None)
-        return self.head.executed(self.head.mode(self._params(features, exact))), after
+        told = self.told(dict(obs))
+        features, after = self.encode(told, state, None)
+        return self.head.executed(self.head.mode(self._params(told, features, exact))), after
 
     # --- acting outside of `act`, for engines -----------------------------------------------------
 
@@ -195,7 +200,7 @@ class ActorCritic(Observing):
         """Everything deterministic of `act` as data, with the critic's value if ``value``."""
         if value:
             self.need_critic()
-        if CONDITION in self.keys:
+        if CONDITION in self.keys or self.padding is not None:
             raise SpecError(self.spec.no_trunk)
         trunk = Trunk(self.state_dict(keep_vars=True))
         keys = {*self.keys, *(self.critic_keys if value else [])}
@@ -241,9 +246,14 @@ class ActorCritic(Observing):
         )
         return encoded
 
-    def _params(self, features: Tensor, layer: Callable[[nn.Module, Tensor], Tensor]) -> Any:
-        raw = self.raw(features, layer)
-        return self.head(raw, features) if self.head.reads_features else self.head(raw)
+    def _params(
+        self, obs: Mapping[str, Tensor], features: Tensor, layer: Callable[[nn.Module, Tensor], Tensor]
+    ) -> Any:
+        given = [features] if self.head.reads_features else []
+        if self.padding is not None:
+            stacked = self.spec.frame_stack > 1
+            given.append(self.padding.own_outputs(obs, stacked, self.spec.chunk))
+        return self.head(self.raw(features, layer), *given)
 
     def _value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:
         self.need_critic()
@@ -281,7 +291,7 @@ class ActorCritic(Observing):
         if mode == "mode":
             return self.head.mode(params)
         if mode == "random":
-            return to_tensor(self.head.random(seeds), features.device)
+            return self.head.anything(params, seeds).to(features.device)
         raise SpecError(f"mode {mode!r}; one of {', '.join(MODES)}")
 
     def _extra(

@@ -112,6 +112,9 @@ class Policy(Protocol):
     spec: PolicySpec
     #: Running statistics of observations, for critics that shall see what the policy sees; None: none.
     normaliser: Any
+    #: What is a row's own where tasks share a padded spec (`_padding.Padding`), None: all of it; policies
+    #: whose ``masks_padding`` is not true are refused where some is not.
+    padding: Any
 
     def squash(self, action: Tensor) -> Tensor:
         """Stored actions in [-1, 1] units, as action-value functions take them (continuous actions)."""
@@ -167,12 +170,19 @@ def make(config: Any, spec: Any, *, critic: bool, frame_stack: int = 1) -> Any:
     """
     from rollbus_policies._condition import with_condition
     from rollbus_wire import lookup
+    from rollbus_wire.errors import SpecError
     from rollbus_wire.own_code import guard, is_own
 
     module = lookup.find("rollbus_policies", config.name)
     told = with_condition(spec) if getattr(config, "condition", "none") == "label" else spec
     with guard(config.name, "making the policy"):
         policy = module.make(config, told, critic=critic, frame_stack=frame_stack)
+    if spec.padded and not getattr(policy, "masks_padding", False):
+        raise SpecError(
+            f"policy.name: {config.name} cannot leave out what is padding, and the tasks of {spec.name} "
+            "differ in what they observe or do; take a policy that can (docs/policies.md, Several tasks), or "
+            "tasks of one size"
+        )
     if is_own(config.name):
         from rollbus_policies._proof import prove
 

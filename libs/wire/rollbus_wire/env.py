@@ -51,6 +51,8 @@ class Env:
 
     spec: EnvSpec
     num_rows: int
+    #: int32 [num_rows], the index of the task that each row runs; None where the spec has no tasks.
+    row_tasks: Optional[np.ndarray] = None
 
     def reset(self, rows: np.ndarray, seeds: np.ndarray, options: Sequence[Any]) -> Arrays:
         """Start an episode on ``rows`` from ``seeds`` int64 [R]; observations [R, ...] per key.

@@ -99,6 +99,7 @@ class Peer:
                 num_rows=self.env.num_rows,
                 name=self.name,
                 fields_hash=fields_hash(),
+                row_tasks=getattr(self.env, "row_tasks", None),
             )  # fmt: skip
         )
 

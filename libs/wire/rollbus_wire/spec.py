@@ -22,6 +22,10 @@ EXPERT_ACTION = "expert_action"
 #: An observation of this name, above 0.5, says in which rows a network that refines a policy's actions may
 #: act; without it in all. It is in no group unless one names it.
 MAY_REFINE = "may_refine"
+#: An observation of this name says which of the spec's tasks a row runs, by its index.
+TASK = "task"
+#: An observation of this name is what a row's task is in words, as UTF-8 bytes with zeros behind.
+INSTRUCTION = "instruction"
 
 
 @dataclass
@@ -112,6 +116,26 @@ class ActionSpec:
 
 
 @dataclass
+class TaskSpec:
+    """One task of an environment that has several, and which elements of the spec are its own.
+
+    Others are padding in its rows: zeros in observations, dropped from actions.
+    """
+
+    name: str
+    #: In words; "" where nobody says it.
+    instruction: str = ""
+    #: Place of each of its action elements among all of the spec's, flattened.
+    action: List[int] = field(default_factory=list)
+    #: Choices that it has at each of these places; empty for continuous actions.
+    num: List[int] = field(default_factory=list)
+    #: Places that are its own, flattened, of each observation that is not wholly so.
+    observation: Dict[str, List[int]] = field(default_factory=dict)
+    #: Whether it reports success.
+    has_success: bool = False
+
+
+@dataclass
 class EnvSpec:
     """One environment, as its hub and its policy see it."""
 
@@ -139,6 +163,8 @@ class EnvSpec:
     control_period_s: float = 0.0
     #: Undiscounted return of the optimal policy where it is known (toys), else None.
     optimal_return: Optional[float] = None
+    #: What its rows may run, each row one of them (`Env.row_tasks`); empty: one thing, without a name.
+    tasks: List[TaskSpec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.observation:
@@ -161,10 +187,26 @@ class EnvSpec:
         ):
             if value not in allowed:
                 raise SpecError("%s: %s %r; one of %s" % (self.name, label, value, allowed))
+        if self.tasks:
+            _check_tasks(self)
 
     def group(self, name: str) -> List[str]:
         """Sorted observation keys of group ``name``."""
         return sorted(self.groups.get(name) or set(self.observation) - {EXPERT_ACTION, MAY_REFINE})
+
+    @property
+    def reports(self) -> List[bool]:
+        """Whether each task reports success; without tasks one entry."""
+        return [task.has_success for task in self.tasks] or [self.has_success]
+
+    @property
+    def padded(self) -> bool:
+        """Whether some elements of actions or observations are padding in some rows."""
+        num = list(self.action.num) or None
+        return any(
+            task.observation or len(task.action) != self.action.size or (num and task.num != num)
+            for task in self.tasks
+        )
 
     def to_data(self) -> Dict[str, Any]:
         """Plain maps, lists and numbers."""
@@ -179,9 +221,40 @@ class EnvSpec:
                 str(key): ArraySpec(**_known(ArraySpec, value)) for key, value in data["observation"].items()
             }
             known["action"] = ActionSpec(**_known(ActionSpec, data["action"]))
+            known["tasks"] = [TaskSpec(**_known(TaskSpec, task)) for task in data.get("tasks", [])]
             return cls(**known)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise SpecError("spec is not readable: %s" % short(error)) from None
+
+
+def _check_tasks(spec: EnvSpec) -> None:
+    names = [task.name for task in spec.tasks]
+    if len(set(names)) != len(names) or not all(names):
+        raise SpecError("%s: tasks %s; each needs a name of its own" % (spec.name, short(names)))
+    told = spec.observation.get(TASK)
+    if told is None or (told.dtype, told.shape, told.high) != ("int64", (), len(names) - 1):
+        raise SpecError(
+            "%s: its tasks need an observation %s, int64 [], up to %d" % (spec.name, TASK, len(names) - 1)
+        )
+    for task in spec.tasks:
+        sizes = {key: spec.observation[key].size for key in task.observation if key in spec.observation}
+        if len(sizes) != len(task.observation):
+            raise SpecError(
+                "%s: task %s: observations %s" % (spec.name, task.name, short(sorted(task.observation)))
+            )
+        wanted = [(task.action, spec.action.size)] + [(task.observation[key], sizes[key]) for key in sizes]
+        if not all(_are_places(places, size) for places, size in wanted) or not task.action:
+            raise SpecError("%s: task %s has places beyond the spec's, or twice" % (spec.name, task.name))
+        if spec.action.kind != "continuous":
+            known = [spec.action.num[place] for place in task.action]
+            if len(task.num) != len(known) or not all(1 <= n <= most for n, most in zip(task.num, known)):
+                raise SpecError(
+                    "%s: task %s has choices %s of %s" % (spec.name, task.name, short(task.num), short(known))
+                )
+
+
+def _are_places(places: List[int], size: int) -> bool:
+    return len(set(places)) == len(places) and all(0 <= place < size for place in places)
 
 
 def _check_shape(shape: Tuple[int, ...], itemsize: int) -> None:
@@ -210,6 +283,8 @@ _TESTS: Dict[str, Callable[[Any], bool]] = {
     "List[str]": lambda v: type(v) is list and all(type(n) is str for n in v),
     "Dict[str, List[str]]": lambda v: type(v) is dict and all(_TESTS["List[str]"](n) for n in v.values()),
     "Dict[str, ArraySpec]": lambda v: type(v) is dict,
+    "Dict[str, List[int]]": lambda v: type(v) is dict and all(_TESTS["List[int]"](n) for n in v.values()),
+    "List[TaskSpec]": lambda v: type(v) is list and all(type(n) is dict for n in v),
     "ActionSpec": lambda v: type(v) is dict,
 }
 

@@ -110,17 +110,21 @@ def _refused(snapshot: Snapshot) -> CounterMetricFamily:
 
 
 def _member_gauges(snapshot: Snapshot) -> Iterator[Metric]:
-    """rollbus_<role>_<stat>{member=} for every number in a heartbeat's stats."""
+    """rollbus_<role>_<stat>{member=} for every number in a heartbeat's stats.
+
+    Of a stat "name/task": rollbus_<role>_task_<name>{member=, task=}.
+    """
     gauges: dict[str, GaugeMetricFamily] = {}
     for member in snapshot.members:
         for stat, value in member["stats"].items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 continue
-            name = "rollbus_" + _NOT_A_NAME.sub("_", f"{member['role']}_{stat}")
+            what, _, task = stat.partition("/")
+            name = "rollbus_" + _NOT_A_NAME.sub("_", f"{member['role']}_{'task_' * bool(task)}{what}")
             if name not in gauges:
-                text = f"Heartbeat stat {stat} of {member['role']}s."
-                gauges[name] = GaugeMetricFamily(name, text, labels=["member"])
-            gauges[name].add_metric([member["name"]], float(value))
+                text = f"Heartbeat stat {what} of {member['role']}s{', per task' * bool(task)}."
+                gauges[name] = GaugeMetricFamily(name, text, labels=["member", *["task"] * bool(task)])
+            gauges[name].add_metric([member["name"], *[task] * bool(task)], float(value))
     yield from gauges.values()
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from rollbus_core.feed import TRAINING_TABLE, Feed
+from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +42,9 @@ class AlgorithmConfig(BaseModel):
 
     #: Whether it learns from labels of a data set, which the policy is told (`policy.condition`).
     needs_label: ClassVar[bool] = False
+    #: Whether action elements that are padding in a row count for nothing in it; if not, it is refused where
+    #: the tasks of a run differ in size.
+    masks_padding: ClassVar[bool] = False
 
     @property
     def requires_by_settings(self) -> frozenset[str]:
@@ -166,6 +170,12 @@ class Algorithm:
 
     def __init__(self, config: Any, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         self.config, self.spec, self.policy, self.feed = config, spec, policy, feed
+        if spec.padded and not getattr(config, "masks_padding", False):
+            raise ConfigError(
+                f"algorithm.name: {config.name} does not leave out what is padding, and the tasks of "
+                f"{spec.name} differ in what they observe or do; take one that does (docs/algorithms.md, "
+                "Several tasks), or tasks of one size"
+            )
 
     def roles(self) -> dict[str, Role]:
         """All networks by name; "policy" is among them."""

@@ -7,8 +7,11 @@ import numpy as np
 from rollbus_learner.slab_views import Columns, Slabs
 from rollbus_wire.errors import PeerLost
 from rollbus_wire.messages import Batch
+from rollbus_wire.spec import TASK
 
-_FINALS = ("final_return", "final_length", "final_success_once", "final_success_at_end")
+_FINALS = (
+    "final_return", "final_length", "final_success_once", "final_success_at_end", f"final_obs/{TASK}"
+)  # fmt: skip
 _ENDS = ("final_slot", "lengths", "terminated", "truncated")
 
 
@@ -35,7 +38,7 @@ class FreshEpisodes:
             seen[cells] = named
             for cell in cells[new]:
                 slots = _ended_slots({name: view.columns[name][cell] for name in _ENDS})
-                for name in _FINALS:
+                for name in found.keys() & view.columns.keys():
                     found[name].append(view.columns[name][cell][slots])
         return {name: np.concatenate(parts) for name, parts in found.items() if parts}
 

@@ -248,7 +248,8 @@ class Learner(Service):
         if metrics.get("episodes"):
             self._returns.add(metrics["return_mean"], metrics["episodes"])
         self._shares.add(now, now - times[0], steps)
-        self._last = {name: value for name, value in metrics.items() if name != "return_mean"}
+        of_tasks = {name: value for name, value in self._last.items() if "/" in name}
+        self._last = of_tasks | {name: value for name, value in metrics.items() if name != "return_mean"}
         self._metrics.write(
             {
                 "update": counters.updates, "env_steps": counters.env_steps,

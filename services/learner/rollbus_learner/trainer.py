@@ -67,7 +67,7 @@ class Trainer:
         Raises `NonFiniteLoss`. A batch without a valid decision makes a version that equals the last.
         """
         counters = self.counters
-        metrics = batch_metrics.describe(batch, counters.updates, self.algorithm.spec.success)
+        metrics = batch_metrics.describe(batch, counters.updates, self.algorithm.spec)
         env_steps = counters.env_steps + self._growth(batch, metrics["samples"], table_steps)
         if metrics["samples"]:
             torch.manual_seed(self._seed("update"))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
+
+from rollbus_simulator.episodes import Ended
+from rollbus_wire.spec import EnvSpec
 
 #: Episodes over which the mean return and length are taken.
 RECENT_EPISODES = 100
@@ -44,22 +48,42 @@ class Counters:
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
 
-    def ended(self, ret: float, length: int) -> None:
+    #: Task -> return, length and success of its last episodes, where there are tasks.
+    tasks: dict[str, deque[tuple[float, int, bool | None]]] = field(default_factory=dict)
+
+    def ended(self, episode: Ended, spec: EnvSpec) -> None:
         """An episode was finished."""
         self.episodes += 1
         self.failed_in_a_row = 0
-        self.returns.append(ret)
-        self.lengths.append(length)
+        self.returns.append(episode.ret)
+        self.lengths.append(episode.length)
+        if spec.tasks:
+            name = spec.tasks[episode.task].name
+            of_task = self.tasks.setdefault(name, deque(maxlen=RECENT_EPISODES))
+            of_task.append((episode.ret, episode.length, episode.success(spec.success)))
 
     def numbers(self) -> dict[str, Any]:
-        """All counts, and means over the last `RECENT_EPISODES` episodes (None before the first)."""
+        """All counts, and means over the last `RECENT_EPISODES` episodes (None before the first).
+
+        With tasks also of each: return_mean/<task>, length_mean/<task>, success_rate/<task>.
+        """
         counts: dict[str, Any] = {
             key: value for key, value in self.__dict__.items() if isinstance(value, int | float)
         }
         num = len(self.returns)
         counts["return_mean"] = sum(self.returns) / num if num else None
         counts["length_mean"] = sum(self.lengths) / num if num else None
+        for task, last in self.tasks.items():
+            counts |= {f"{name}/{task}": value for name, value in _means(last).items()}
         return counts
+
+
+def _means(episodes: Iterable[tuple[float, int, bool | None]]) -> dict[str, float]:
+    """Means over ``episodes``; success where it is reported."""
+    returns, lengths, flags = zip(*episodes, strict=True)
+    found = {"return_mean": fmean(returns), "length_mean": fmean(lengths)}
+    known = [flag for flag in flags if flag is not None]
+    return found | ({"success_rate": fmean(known)} if known else {})
 
 
 class Rates:

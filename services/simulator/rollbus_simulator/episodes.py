@@ -12,6 +12,7 @@ import numpy as np
 
 from rollbus_core.rng import episode_id, episode_seed
 from rollbus_core.running_episodes import row_of
+from rollbus_wire.errors import ConfigError
 
 #: A lost episode of a list is run again from its seed this often, then it counts as failed.
 MAX_RESTARTS = 2
@@ -30,6 +31,12 @@ class Ended:
     #: None where the environment has no success signal.
     success_once: bool | None
     success_at_end: bool | None
+    #: Index of the task of the row that ran it.
+    task: int = 0
+
+    def success(self, rule: str) -> bool | None:
+        """By ``rule``, "once" or "at_end"."""
+        return self.success_at_end if rule == "at_end" else self.success_once
 
 
 class EpisodeSource(Protocol):
@@ -40,6 +47,13 @@ class EpisodeSource(Protocol):
 
     def open(self, incarnation: int) -> None:
         """The hub's incarnation is known; before that there are no episodes."""
+        ...
+
+    def seated(self, first_row: int, tasks: np.ndarray, num_tasks: int) -> None:
+        """The rows from ``first_row`` on run ``tasks`` int [N] of ``num_tasks``; -1: nobody serves the row.
+
+        Before any of them begins an episode. Raises `ConfigError` if they do not fit.
+        """
         ...
 
     def next(self, row: int) -> tuple[int, int] | None:
@@ -99,6 +113,9 @@ class TrainingEpisodes:
         if self.incarnation is None:
             self.incarnation = incarnation
 
+    def seated(self, first_row: int, tasks: np.ndarray, num_tasks: int) -> None:
+        pass
+
     def next(self, row: int) -> tuple[int, int] | None:
         if self.incarnation is None:
             return None
@@ -149,6 +166,16 @@ class GroupEpisodes(TrainingEpisodes):
         #: Row -> how often its episode of this round was lost.
         self._losses: dict[int, int] = {}
 
+    def seated(self, first_row: int, tasks: np.ndarray, num_tasks: int) -> None:
+        for first in range(0, len(tasks), self.size):
+            found = sorted({int(task) for task in tasks[first : first + self.size]} - {-1})
+            if len(found) > 1:
+                raise ConfigError(
+                    f"rows {first_row + first} to {first_row + first + self.size - 1} are one group, whose "
+                    f"returns are compared, but run tasks {found}; give each task a multiple of "
+                    f"{self.size} rows in every slice (env.num_envs, env.num_slices, weights of the tasks)"
+                )
+
     def next(self, row: int) -> tuple[int, int] | None:
         given = super().next(row)
         if given is None:
@@ -173,8 +200,9 @@ class GroupEpisodes(TrainingEpisodes):
 class EpisodeList:
     """Exactly the episodes 0..num-1, each once, on whichever row is free.
 
-    Results depend on the seed and not on the number of rows. ``results`` are maps of id, seed,
-    return, length, success_once, success_at_end in the order of ids; an episode that was lost more
+    Results depend on the seed and not on the number of rows: of K tasks, episode i is one of task i modulo K.
+    ``results`` are maps of id, task,
+    seed, return, length, success_once, success_at_end in the order of ids; an episode that was lost more
     than `MAX_RESTARTS` times is there with ``lost`` true and success false.
     """
 
@@ -182,17 +210,31 @@ class EpisodeList:
 
     def __init__(self, seed: int, num: int) -> None:
         self.seed, self.num = seed, num
-        self._todo = deque(range(num))
+        #: Per task, and the task of each row.
+        self._todo = [deque(range(num))]
+        self._tasks: dict[int, int] = {}
         self._losses: dict[int, int] = {}
         self._results: dict[int, dict[str, Any]] = {}
 
     def open(self, incarnation: int) -> None:
         pass
 
+    def seated(self, first_row: int, tasks: np.ndarray, num_tasks: int) -> None:
+        if num_tasks > self.num:
+            raise ConfigError(f"{self.num} episodes for {num_tasks} tasks; each needs one (eval.episodes)")
+        if num_tasks > len(self._todo):
+            self._todo = [deque(range(task, self.num, num_tasks)) for task in range(num_tasks)]
+        self._tasks |= {first_row + place: int(task) for place, task in enumerate(tasks)}
+
+    def todo(self, row: int) -> deque[int]:
+        """What the task of ``row`` still has to run."""
+        return self._todo[self._tasks.get(row, 0)]
+
     def next(self, row: int) -> tuple[int, int] | None:
-        if not self._todo:
+        todo = self.todo(row)
+        if not todo:
             return None
-        episode = self._todo.popleft()
+        episode = todo.popleft()
         return episode, episode_seed(self.seed, episode, evaluation=True)
 
     def taken(self, episode: int) -> np.ndarray:
@@ -200,24 +242,25 @@ class EpisodeList:
 
     def ended(self, row: int, episode: Ended) -> None:
         self._results[episode.id] = {
-            "id": episode.id, "seed": episode.seed, "return": episode.ret,
+            "id": episode.id, "task": episode.task, "seed": episode.seed, "return": episode.ret,
             "length": episode.length, "success_once": episode.success_once,
             "success_at_end": episode.success_at_end, "lost": False,
         }  # fmt: skip
 
     def interrupted(self, row: int, episode: int, seed: int) -> None:
         losses = self._losses[episode] = self._losses.get(episode, 0) + 1
+        task = episode % len(self._todo)
         if losses <= MAX_RESTARTS:
-            self._todo.appendleft(episode)
+            self._todo[task].appendleft(episode)
             return
         self._results[episode] = {
-            "id": episode, "seed": seed, "return": 0.0, "length": 0,
+            "id": episode, "task": task, "seed": seed, "return": 0.0, "length": 0,
             "success_once": False, "success_at_end": False, "lost": True,
         }  # fmt: skip
 
     @property
     def waiting(self) -> bool:
-        return bool(self._todo)
+        return any(self._todo)
 
     @property
     def done(self) -> bool:
@@ -245,7 +288,8 @@ class CollectedEpisodes(EpisodeList):
         self._further, self._on_lost = itertools.count(num), on_lost
 
     def next(self, row: int) -> tuple[int, int]:
-        episode = self._todo.popleft() if self._todo else next(self._further)
+        todo = self.todo(row)
+        episode = todo.popleft() if todo else next(self._further)
         return episode, episode_seed(self.seed, episode, evaluation=False)
 
     def ended(self, row: int, episode: Ended) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rollbus_simulator.counters import Counters
 from rollbus_simulator.failures import ADVICE, FailureLog
 from rollbus_simulator.sessions import Request, Session, spec_difference
-from rollbus_wire.errors import PeerLost, SpecError
+from rollbus_wire.errors import PeerLost, SpecError, short
 from rollbus_wire.limits import MAX_PEERS, MAX_ROWS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
@@ -209,7 +209,7 @@ class Peers:
         index = self._next_index
         session = Session(
             index, link, envelope.peer, hello.name or f"peer {index}", hello.num_rows,
-            self._timeout_s, serve,
+            self._timeout_s, serve, hello.row_tasks,
         )  # fmt: skip
         self._sessions[key] = session
         if serve is not None:
@@ -243,6 +243,9 @@ class Peers:
             return Fault(code=error.code, text=str(error))
         if not 1 <= hello.num_rows <= MAX_ROWS:
             return Fault(code="spec", text=f"the peer offers {hello.num_rows} rows; 1 to {MAX_ROWS}")
+        wrong = _wrong_tasks(hello, spec)
+        if wrong:
+            return Fault(code="spec", text=wrong)
         if len(self._sessions) >= MAX_PEERS:
             return Fault(code="limit", text=f"{MAX_PEERS} peers are here already; use another hub")
         if self.spec is None:
@@ -283,3 +286,16 @@ class Peers:
         self._counters.peers_lost += 1
         self._log.warning("peer lost", peer=session.name, reason=reason)
         self._events.peer_lost(session, reason)
+
+
+def _wrong_tasks(hello: Hello, spec: EnvSpec) -> str:
+    """Why the tasks that the peer's rows run do not fit its spec; "": they do."""
+    rows, num = hello.row_tasks, len(spec.tasks)
+    if not num:
+        return "" if rows is None else "row_tasks without tasks in the spec"
+    if rows is None or rows.shape != (hello.num_rows,) or rows.dtype.kind not in "iu":
+        came = "nothing" if rows is None else f"{rows.dtype} {list(rows.shape)}"
+        return f"row_tasks is {came}; with tasks in the spec it is int32 [{hello.num_rows}]"
+    if rows.min() < 0 or rows.max() >= num:
+        return f"row_tasks is {short(rows)}; the spec has {num} tasks"
+    return ""

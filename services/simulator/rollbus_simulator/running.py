@@ -5,6 +5,8 @@ Symbols: N rows, R selected rows, M of them just ended, C environment steps per 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rollbus_simulator.episodes import Ended
@@ -20,15 +22,15 @@ Told = tuple[_A, _A, _A, _A, _A, _A, Arrays, _A, _A, _A, _A]
 
 
 class Running:
-    """The episode each row is in."""
+    """The episode each row is in; ``reports``: whether each task has a success signal."""
 
-    def __init__(self, num_rows: int, has_success: bool) -> None:
+    def __init__(self, num_rows: int, reports: Sequence[bool]) -> None:
         self.episode = np.zeros(num_rows, np.int64)
         self.seed = np.zeros(num_rows, np.int64)
         #: Steps taken in the episode.
         self.step = np.zeros(num_rows, np.int32)
         self.ret = np.zeros(num_rows, np.float64)
-        self._has_success = has_success
+        self._reports, self._has_success = reports, any(reports)
         self._once = np.zeros(num_rows, bool)
         self._at_end = np.zeros(num_rows, bool)
 
@@ -51,9 +53,9 @@ class Running:
             self._once[rows] |= success
             self._at_end[rows] = success
 
-    def ended(self, place: int) -> Ended:
-        """What became of the episode in ``place``."""
-        known = self._has_success
+    def ended(self, place: int, task: int) -> Ended:
+        """What became of the episode in ``place``, whose row runs ``task``."""
+        known = self._reports[task]
         return Ended(
             int(self.episode[place]),
             int(self.seed[place]),
@@ -61,6 +63,7 @@ class Running:
             int(self.step[place]),
             bool(self._once[place]) if known else None,
             bool(self._at_end[place]) if known else None,
+            task,
         )
 
 

@@ -16,6 +16,8 @@ class Seats:
     def __init__(self, num_rows: int) -> None:
         self.sessions: list[Session | None] = [None] * num_rows
         self._peer_rows = np.full(num_rows, -1, np.int32)
+        #: Index of the task that each row runs, int32 [N]; -1: nobody serves it.
+        self.tasks = np.full(num_rows, -1, np.int32)
         #: The session that serves all rows, if there is one.
         self._whole: Session | None = None
 
@@ -33,6 +35,7 @@ class Seats:
         for place, row in zip(places, peer_rows, strict=True):
             self.sessions[place] = session
             self._peer_rows[place] = row
+            self.tasks[place] = session.row_tasks[row]
         self._look()
 
     def vacate(self, places: list[int]) -> None:

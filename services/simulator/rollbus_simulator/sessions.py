@@ -58,10 +58,12 @@ class Session:
 
     def __init__(
         self, index: int, link: Link, address: bytes, name: str, num_rows: int, timeout_s: float,
-        serve: Callable[[Message], Message] | None = None,
+        serve: Callable[[Message], Message] | None = None, row_tasks: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         self.index, self.link, self.address, self.name = index, link, address, name
         self.free = list(range(num_rows))
+        #: Index of the task that each of its rows runs.
+        self.row_tasks = np.zeros(num_rows, np.int32) if row_tasks is None else row_tasks
         self.open: dict[int, Request] = {}
         self.timeout_s = timeout_s
         #: Answers requests where the peer lives in this process, else None.

@@ -56,7 +56,7 @@ class Slice(Tenancy):
         self._late_observe = spec.late_observe == "exact"
         self._acts, self._check = ActCheck(name, num_rows, spec.action), OutcomeCheck(spec)
         self.state = np.full(num_rows, EMPTY, np.int8)
-        self._running = Running(num_rows, spec.has_success)
+        self._running = Running(num_rows, spec.reports)
         self._decided = Decided(spec, num_rows)
         self._frames = Frames(spec, num_rows, settings.frame_stack)
         self.carry: np.ndarray | None = None
@@ -85,6 +85,7 @@ class Slice(Tenancy):
         self.empty_since = 0.0
         self.available = self.available or not self.seats.empty
         self.state[places] = IDLE
+        self._episodes.seated(self.first_row, self.seats.tasks, len(self.spec.reports))
         self.begin_idle()
 
     def lost(self, session: Session) -> None:
@@ -357,10 +358,11 @@ class Slice(Tenancy):
 
     def _end(self, places: np.ndarray, final_obs: Arrays) -> None:
         """Episodes are over and the next ones begin."""
-        ended = [self._running.ended(int(place)) for place in places]
+        tasks = self.seats.tasks
+        ended = [self._running.ended(int(place), int(tasks[place])) for place in places]
         self._decided.end(places, final_obs, ended)
         for place, episode in zip(places, ended, strict=True):
-            self._counters.ended(episode.ret, episode.length)
+            self._counters.ended(episode, self.spec)
             self._episodes.ended(self.first_row + int(place), episode)
             if self._starts is not None:
                 self._starts.ended(self.first_row + int(place), episode, self.spec.success)

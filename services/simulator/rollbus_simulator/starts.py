@@ -54,7 +54,7 @@ class Starts:
     def ended(self, row: int, episode: Ended, rule: str) -> None:
         """The episode in ``row`` reached its end; ``rule``: the spec's, "once" or "at_end"."""
         start = self._of_seed[self._rows[row]]
-        success = episode.success_at_end if rule == "at_end" else episode.success_once
+        success = episode.success(rule)
         self.source.ended(start, Result(episode.ret, episode.length, success))
         if self._lines is not None:
             level = {"level": start.level} if start.level >= 0 else {}

@@ -56,6 +56,7 @@ def problems(recipe: Recipe, origins: Origins) -> list[str]:
         *_capabilities(recipe),
         *_beginning(recipe),
         *_arrangement(recipe),
+        *_rows(recipe),
         *_counts(recipe),
         *_determinism(recipe),
         *_evaluation(recipe),
@@ -104,9 +105,10 @@ def _numbers(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def _plugins(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """What an environment that is made here says of its settings."""
     if recipe.env.placement != "dial_in":
-        said = getattr(lookup.find(plugins.PLUGIN_PACKAGES["env"], recipe.env.name), "problem", None)
+        module = plugins.module_of("env", recipe.env.name)
+        said = getattr(module, "problem", None)
         if said is not None and (text := said(recipe.env)):
-            yield "env.id", text
+            yield f"env.{getattr(module, 'checked', 'name')}", text
 
 
 def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -177,6 +179,23 @@ def _arrangement(recipe: Recipe) -> Iterator[tuple[str, str]]:
             f"{broker.lost_after_s} s is less than two heartbeats (broker.heartbeat_s = "
             f"{broker.heartbeat_s}); one late heartbeat would lose a member",
         )
+
+
+def _rows(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """An environment may need several rows at once."""
+    env, evaluation = recipe.env, recipe.eval
+    if env.placement == "dial_in":
+        return
+    least, rows = plugins.least_rows(env), env.num_envs // env.hubs
+    given = {"env.num_envs": env.num_envs // env.num_slices}
+    if env.placement == "workers":
+        given["env.workers"] = rows // max(1, min(env.workers, rows))
+    given |= {"eval.num_envs": evaluation.num_envs, "eval.episodes": evaluation.episodes}
+    unit = {"env.num_envs": "rows per slice (env.num_slices)", "env.workers": "rows per worker",
+            "eval.num_envs": "rows", "eval.episodes": "episodes"}  # fmt: skip
+    for key, num in given.items():
+        if 1 < least > num:
+            yield key, f"gives {num} {unit[key]}, but {env.name!r} with these settings needs {least}"
 
 
 def _counts(recipe: Recipe) -> Iterator[tuple[str, str]]:

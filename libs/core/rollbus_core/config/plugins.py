@@ -65,7 +65,7 @@ def _has_config(module: str) -> bool:
 @cache
 def section_model(section: str, name: str) -> type[BaseModel]:
     """The model of ``section`` with plug-in ``name``; equal calls give the same class."""
-    module = lookup.find(PLUGIN_PACKAGES[section], name)
+    module = module_of(section, name)
     config = getattr(module, "Config", None)
     base = base_model(section)
     if config is None:
@@ -78,12 +78,23 @@ def section_model(section: str, name: str) -> type[BaseModel]:
     return config
 
 
+def module_of(section: str, name: str) -> Any:
+    """The plug-in ``name`` of ``section``."""
+    return lookup.find(PLUGIN_PACKAGES[section], name)
+
+
+def least_rows(env: Any) -> int:
+    """Rows that one object of the environment with settings ``env`` needs at least."""
+    of_settings = getattr(module_of("env", env.name), "least_rows", None)
+    return 1 if of_settings is None else int(of_settings(env))
+
+
 def missing_packages(section: str, config: Any) -> dict[str, str]:
     """What the plug-in of ``config`` needs and this interpreter lacks: package -> what pip installs it by.
 
     A plug-in names packages in ``needs``, and those that depend on settings by ``packages(config)``.
     """
-    module = lookup.find(PLUGIN_PACKAGES[section], config.name)
+    module = module_of(section, config.name)
     needed = {need: extras.requirement(need) for need in getattr(module, "needs", ())}
     further = getattr(module, "packages", None)
     if further is not None:

@@ -65,10 +65,25 @@ def run(arguments: argparse.Namespace) -> int:
         show(result["episodes"], as_json=False)
     print(f"mean return {result['mean_return']:.2f} ± {result['ci95']:.2f} (95 %), {result['mode']}, "
           f"{len(result['episodes'])} episodes of {checkpoint}")  # fmt: skip
+    if result["tasks"]:
+        show(_task_rows(result["tasks"]), as_json=False)
     if result["success_rate"] is not None:
         print(f"success rate {result['success_rate']:.1%} "
               f"(once {result['success_once']:.1%}, at end {result['success_at_end']:.1%})")  # fmt: skip
     return 0
+
+
+def _task_rows(tasks: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    rows = []
+    for name, each in tasks.items():
+        interval, rate = each["success_ci95"], each["success_rate"]
+        rows.append({
+            "task": name, "episodes": each["episodes"], "return": each["mean_return"],
+            "return_ci95": each["ci95"], "length": each["mean_length"],
+            "success": None if rate is None else f"{rate:.1%}",
+            "success_ci95": None if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}",
+        })  # fmt: skip
+    return rows
 
 
 def _settings(arguments: argparse.Namespace, resolved: Resolved) -> Settings:

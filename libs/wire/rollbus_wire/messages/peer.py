@@ -17,6 +17,8 @@ class Hello(Message):
     num_rows: int
     name: str = ""
     fields_hash: str = ""
+    #: int32 [num_rows], the index of the task that each row runs, where the spec has tasks.
+    row_tasks: Optional[Array] = None
 
 
 @dataclass

@@ -70,6 +70,7 @@ class GroupConfig(CoTrainingConfig, EpisodesConfig):
     """Settings of those with an importance ratio."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"log_prob"})
+    masks_padding: ClassVar[bool] = True
     records: ClassVar[tuple[str, ...]] = ("log_prob",)
     #: What the clipped ratio is of: each token, the whole episode, or its mean per token.
     ratio: ClassVar[Ratio] = "token"

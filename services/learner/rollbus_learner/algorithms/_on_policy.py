@@ -14,6 +14,7 @@ from rollbus_core.feed import Feed
 from rollbus_learner.algorithm import OUTCOMES, Loss, Plan, Progress, Role, Step
 from rollbus_learner.algorithms._cotraining import CoTraining
 from rollbus_learner.algorithms._on_policy_config import OnPolicyConfig
+from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,6 +40,9 @@ class OnPolicy(CoTraining):
         super().__init__(config, spec, policy, feed)
         from rollbus_learner.reward_scaling import RewardScaler
 
+        if config.normalise_per_task and not (spec.tasks and config.normalise_advantage):
+            what = "one thing and has no tasks" if config.normalise_advantage else "not normalised at all"
+            raise ConfigError(f"algorithm.normalise_per_task has no effect: {spec.name} is {what}; remove it")
         policy_spec = cast("PolicySpec", policy.spec)
         self.recurrent = policy_spec.state == "hub"
         #: What is asked of the critic on a minibatch.

@@ -17,6 +17,7 @@ class OnPolicyConfig(CoTrainingConfig):
     """Settings of all algorithms of this kind."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"log_prob", "entropy", "value"})
+    masks_padding: ClassVar[bool] = True
 
     num_steps: int = option(128, "Decisions per row of one update.", "decisions", ge=1)
     epochs: int = option(4, "Passes over the samples of one update.", ge=1)
@@ -36,6 +37,9 @@ class OnPolicyConfig(CoTrainingConfig):
     entropy_schedule: Schedule = option("constant", "linear: entropy_coef falls to 0 at run.total_steps.")
     max_grad_norm: float = option(0.5, "Gradient norm limit; 0: none.", ge=0)
     normalise_advantage: bool = option(True, "Advantages of an update get mean 0 and deviation 1.")
+    normalise_per_task: bool = option(
+        False, "Advantages of each task by themselves; with normalise_advantage and several tasks."
+    )
     value_source: Literal["learner", "actor"] = option(
         "learner", "Who computes the values that advantages are made of; actor: recorded while acting."
     )

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from rollbus_core.columns import SOURCES
 from rollbus_core.version import Version
-from rollbus_learner import estimators
+from rollbus_learner import estimators, masked
+from rollbus_wire.spec import TASK
 
 if TYPE_CHECKING:
     from rollbus_learner.algorithm import Batch
@@ -113,6 +114,18 @@ def advantages(
         lam=lam,
     )
     return torch.from_numpy(advantage).to(value.device), torch.from_numpy(target).to(value.device)
+
+
+def normalised(advantage: Tensor, batch: Batch, per_task: bool) -> Tensor:
+    """``advantage`` [T, N] with mean 0 and deviation 1 over what is valid, or over that of each task."""
+    valid = batch["valid"]
+    if not per_task:
+        return masked.normalise(advantage, valid)
+    task = batch[f"obs/{TASK}"][: len(valid)]
+    if task.ndim > valid.ndim:  # stacked frames: the newest
+        task = task.select(-1, -1)
+    parts = [masked.normalise(advantage, valid & (task == each)) for each in task[valid].unique()]
+    return torch.stack(parts).sum(0) if parts else torch.zeros_like(advantage)
 
 
 def log_probs(policy: nn.Module, batch: Batch, recurrent: bool) -> Tensor:

@@ -45,6 +45,7 @@ class Config(ppo.Config):
     """Settings of DPPO."""
 
     requires: ClassVar[frozenset[str]] = ppo.Config.requires | {"chain_log_prob"}
+    masks_padding: ClassVar[bool] = False
 
     name: str = "dppo"
     max_lag: int = option(0, "Must be 0: ratios are against the learner's own log-probs.", "updates", ge=0)

@@ -32,6 +32,7 @@ class Config(sac.Config):
     """Settings of DSRL; those of SAC."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"steering"})
+    masks_padding: ClassVar[bool] = False
 
     name: str = "dsrl"
     updates_per_step: float = option(1.0, "Gradient steps per collected step.", gt=0)

@@ -29,6 +29,9 @@ needs = ("torch",)
 class Config(dagger.Config):
     """Settings of HG-DAgger; those of DAgger with a gate in place of a schedule."""
 
+    #: The gate looks at all elements.
+    masks_padding: ClassVar[bool] = False
+
     name: str = "hg_dagger"
     expert_share: float = option(0.0, "Part of the decisions that the expert takes anyway.", ge=0, le=1)
     gate: float = option(

@@ -35,6 +35,7 @@ class Config(CriticConfig, OfflineConfig):
     """Settings of IQL."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"cloning_loss"})
+    masks_padding: ClassVar[bool] = True
 
     name: str = "iql"
     expectile: float = option(0.7, "Expectile of Q that V learns; 0.5: its mean.", gt=0, lt=1)

@@ -138,7 +138,7 @@ class PPO(OnPolicy):
                 "reward_scale": self.reward_factor,
             }
             if config.normalise_advantage:
-                advantage = masked.normalise(advantage, valid)
+                advantage = labels.normalised(advantage, batch, config.normalise_per_task)
             batch |= {"advantage": advantage, "target": target, "old_value": value[:-1]}
             gap = labels.log_prob_gap(policy, batch, progress.updates, self.recurrent, GAP_SAMPLES)
             if config.gap_weight_limit:

@@ -50,6 +50,7 @@ class Config(Entropy, ActorCriticConfig):
     """Settings of SAC."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"sample", "log_prob"})
+    masks_padding: ClassVar[bool] = True
 
     name: str = "sac"
 
@@ -123,6 +124,16 @@ class SAC(ActorCritic):
         """The critic's Q [M, B] that the policy's gradient goes through."""
         return values(roles, "critic", batch, action, "obs/")
 
+    def wanted_entropy(self, batch: Batch) -> Tensor | float:
+        """What alpha aims at; with auto, a row counts the elements that are its own."""
+        from rollbus_policies._observing import of_batch
+
+        padding, spec = getattr(self.policy, "padding", None), cast("Policy", self.policy).spec
+        if padding is None or self.config.target_entropy != "auto":
+            return self.target_entropy
+        own: Tensor = padding.own_elements(of_batch(batch), spec.frame_stack > 1)
+        return -float(spec.execute) * own.sum(-1)
+
     def policy_loss(self, roles: Roles, batch: Batch) -> Loss:
         """``alpha log pi - min Q``, and ``-log_alpha sg(log pi + H)`` for the temperature."""
         from rollbus_learner import masked
@@ -133,7 +144,7 @@ class SAC(ActorCritic):
         valid = masked.valid_mask(batch)
         terms = {"policy_loss": masked.total(alpha * log_prob - best, valid)}
         if self.auto_alpha:
-            above = (log_prob + self.target_entropy).detach()
+            above = (log_prob + self.wanted_entropy(batch)).detach()
             terms["alpha_loss"] = masked.total(-log_alpha(roles) * above, valid)
         return Loss(
             terms=terms,

@@ -9,7 +9,7 @@ is the attention expert of `flow`, not a gated or decoded one; s_k is bounded (`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed
@@ -26,6 +26,8 @@ needs = ("torch",)
 
 class Config(sac.Config):
     """Settings of SAC-Flow; those of SAC with other defaults."""
+
+    masks_padding: ClassVar[bool] = False
 
     name: str = "sac_flow"
     target_entropy: float = option(0.0, "Entropy of a whole path that alpha: auto aims at.", "nats")

@@ -53,6 +53,7 @@ class Config(AlgorithmConfig):
     """Settings of supervised learning."""
 
     requires_one_of: ClassVar[frozenset[str]] = frozenset({"log_prob", "cloning_loss"})
+    masks_padding: ClassVar[bool] = True
 
     name: str = "sft"
     batch_size: int = option(256, "Decisions of one gradient step.", ge=1)

@@ -46,6 +46,7 @@ class Config(Smoothing, ActorCriticConfig):
     """Settings of TD3."""
 
     requires: ClassVar[frozenset[str]] = frozenset({"deterministic"})
+    masks_padding: ClassVar[bool] = True
 
     name: str = "td3"
     exploration_noise: float = option(

@@ -80,7 +80,7 @@ class VTrace(OnPolicy):
                 "clip_fraction": float(masked.mean((ratio > config.rho_clip).to(ratio.dtype), valid)),
             }
             if config.normalise_advantage:
-                advantage = masked.normalise(advantage, valid)
+                advantage = labels.normalised(advantage, batch, config.normalise_per_task)
             batch |= {"advantage": advantage, "target": target}
             gap = labels.log_prob_gap(policy, batch, progress.updates, self.recurrent, GAP_SAMPLES)
         return metrics | gap
