@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
@@ -108,10 +108,18 @@ class Reach(Toy):
         left = np.maximum(self.DISTANCE - stride * np.arange(1, length + 1), 0.0)
         self.spec = EnvSpec(
             name="toy-continuous",
-            observation={"obs": ArraySpec("float32", (2 * dims,), -1.0, 1.0)},
+            observation={
+                "obs": ArraySpec(
+                    "float32", (2 * dims,), -1.0, 1.0, names=_axes("place", dims) + _axes("goal", dims)
+                )
+            },
             action=ActionSpec(
-                "continuous", shape=(dims,), low=[-self.LIMIT] * dims, high=[self.LIMIT] * dims
-            ),
+                "continuous",
+                shape=(dims,),
+                low=[-self.LIMIT] * dims,
+                high=[self.LIMIT] * dims,
+                names=_axes("axis", dims),
+            ),  # fmt: skip
             time_limit=length,
             has_success=True,
             success="at_end",
@@ -140,6 +148,10 @@ class Reach(Toy):
     def expert(self, rows: np.ndarray) -> np.ndarray:
         away = (self.goal[rows] - self.place[rows]) / self.gain[rows]
         return np.clip(away, -self.LIMIT, self.LIMIT)
+
+
+def _axes(what: str, dims: int) -> List[str]:
+    return ["%s_%d" % (what, axis) for axis in range(dims)]
 
 
 class SparseReach(Reach):

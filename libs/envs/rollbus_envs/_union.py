@@ -9,7 +9,6 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from rollbus_wire.actions import ActionBounds
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import EXPERT_ACTION, INSTRUCTION, MAY_REFINE, TASK, ActionSpec, ArraySpec, EnvSpec
 
@@ -22,22 +21,25 @@ class Actions:
 
     def __init__(self, own: ActionSpec, union: ActionSpec, places: List[int]) -> None:
         self.own, self.places = own, places
-        self._scaled = own.kind == "continuous" and _bounds(own) != [
-            _bounds(union)[place] for place in places
-        ]
+        there = _bounds(union)
+        self._scaled = own.kind == "continuous" and _bounds(own) != [there[p] for p in places]
         low, high = np.array(own.low, np.float64), np.array(own.high, np.float64)
         self._low, self._high = low.astype(np.float32), high.astype(np.float32)
         if self._scaled:
             self._centre, self._half = (low + high) / 2, (high - low) / 2
-        self._union, self._bounds = union, ActionBounds(own)
+        self._union, self._num = union, np.array(own.num, np.int64)
 
     def to_own(self, actions: np.ndarray) -> np.ndarray:
-        """[R, *own] of union actions [R, ...]; raises `SpecError` for a choice that the task does not have."""
+        """[R, *own] of union actions [R, ...].
+
+        A choice that the task does not have, which no policy makes but a random script may, is taken modulo
+        those that it has: every action of the union's spec can be executed.
+        """
         flat = actions.reshape(len(actions), -1)[:, self.places]
         if self._scaled:
             flat = np.clip((self._centre + self._half * flat).astype(np.float32), self._low, self._high)
         own = flat.reshape((len(flat),) + self.own.shape)
-        return own if self.own.kind == "continuous" else self._bounds(own)
+        return own if self.own.kind == "continuous" else own % self._num.reshape(self.own.shape)
 
     def to_union(self, actions: np.ndarray) -> np.ndarray:
         """The inverse, zeros where the task has no element."""
@@ -64,7 +66,7 @@ class Union(NamedTuple):
 
 
 def unite(specs: Dict[str, EnvSpec]) -> Union:
-    """The union of ``specs``, task name -> spec. Raises `ConfigError` with the tasks that do not go together."""
+    """The union of ``specs``, task name -> spec. Raises `ConfigError` with those that do not go together."""
     for name, spec in specs.items():
         taken = {TASK, INSTRUCTION} & set(spec.observation)
         if taken or spec.tasks:

@@ -31,8 +31,8 @@ class Config:
     tasks: Dict[str, Any] = field(
         default_factory=dict,
         metadata={
-            "description": "Name -> env: its environment (name, settings, time_limit), weight: its part of the "
-            "rows (1.0), instruction: the task in words.",
+            "description": "Name -> env: its environment (name, settings, time_limit), weight: its part of "
+            "the rows (1.0), instruction: the task in words.",
             "unit": "",
         },
     )
@@ -133,7 +133,7 @@ def least_rows(config: Any) -> int:
 
 
 def divide(weights: Sequence[float], num_rows: int) -> List[int]:
-    """``num_rows`` in proportion to ``weights``, each at least 1; what is left goes to the largest remainders.
+    """``num_rows`` in proportion to ``weights``, each at least 1; the rest goes to the largest remainders.
 
     Raises `ConfigError` if there are fewer rows than weights.
     """

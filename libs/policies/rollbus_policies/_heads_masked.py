@@ -114,8 +114,8 @@ class MaskedChoices(_Around):
         super().__init__(inner)
         if not inner.has_density:
             raise SpecError(
-                f"{type(inner).__name__} explores all choices alike, also those that a task does not have; set "
-                "policy.head: auto, or give all tasks the same actions"
+                f"{type(inner).__name__} explores all choices alike, also those that a task does not have; "
+                "set policy.head: auto, or give all tasks the same actions"
             )
 
     def forward(self, raw: Tensor, *given: Tensor) -> Own:

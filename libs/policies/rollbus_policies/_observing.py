@@ -95,7 +95,7 @@ class Observing(nn.Module):
         return self.keys if self.padding is None or TASK in self.keys else [*self.keys, TASK]
 
     def told(self, obs: dict[str, Tensor], label: int = GOOD) -> dict[str, Tensor]:
-        """``obs`` [..., ...] with ``label``, if the policy is told one and there is none; padding is blank."""
+        """``obs`` [..., ...] with ``label``, if it is told one and there is none; padding is blank."""
         if self.padding is not None:
             obs = self.padding.filled(obs, self.normaliser, self.spec.frame_stack > 1)
         if CONDITION not in self.keys or CONDITION in obs:

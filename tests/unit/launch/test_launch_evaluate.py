@@ -2,7 +2,8 @@
 
 import pytest
 
-from rollbus_launch.evaluate import ci95, summarise
+from rollbus_launch.evaluate import MEAN, ci95, summarise
+from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec, TaskSpec
 
 
 def test_interval_is_students_t() -> None:
@@ -12,16 +13,30 @@ def test_interval_is_students_t() -> None:
     assert ci95([2.0] * 50) == 0.0
 
 
-def episode(number: int, total: float, once: int | None, end: int | None) -> dict[str, object]:
+def episode(number: int, total: float, once: int | None, end: int | None, task: int = 0) -> dict[str, object]:
     return {
-        "id": number, "seed": 2**31 + number, "return": total, "length": 5,
+        "id": number, "task": task, "seed": 2**31 + number, "return": total, "length": 5,
         "success_once": once, "success_at_end": end,
     }  # fmt: skip
 
 
-def summed(results: list[dict[str, object]], success: str = "once"):
+def spec(success: str = "once", tasks: tuple[TaskSpec, ...] = ()) -> EnvSpec:
+    observation = {"x": ArraySpec("float32", ())}
+    if tasks:
+        observation["task"] = ArraySpec("int64", (), 0, len(tasks) - 1, layout="onehot")
+    action = ActionSpec("discrete", num=[2])
+    return EnvSpec("e", observation, action, has_success=True, success=success, tasks=list(tasks))
+
+
+def summed(results: list[dict[str, object]], of: EnvSpec | str = "once"):
     return summarise(
-        results, success=success, checkpoint="c", version="0.1", env_steps=9, mode="deterministic", seed=1
+        results,
+        spec=spec(of) if isinstance(of, str) else of,
+        checkpoint="c",
+        version="0.1",
+        env_steps=9,
+        mode="deterministic",
+        seed=1,
     )
 
 
@@ -37,3 +52,18 @@ def test_success_follows_the_spec_and_both_are_given() -> None:
 
 def test_no_success_signal_is_not_zero_success() -> None:
     assert summed([episode(0, 1.0, None, None)]).success_rate is None
+
+
+def test_each_task_counts_alike_in_the_mean_and_only_those_with_a_signal_in_its_success() -> None:
+    """An episode of task b that was lost says success False, but b has no signal."""
+    tasks = (TaskSpec("a", action=[0], num=[2], has_success=True), TaskSpec("b", action=[0], num=[2]))
+    results = [episode(0, 1.0, 1, 1), episode(1, 10.0, False, False, 1), episode(2, 3.0, 0, 0)]
+    found = summed(results, spec(tasks=tasks))
+    a, b, mean = (found.tasks[name] for name in ("a", "b", MEAN))
+    assert (a["episodes"], a["mean_return"], a["success_rate"]) == (2, 2.0, 0.5)
+    assert (b["episodes"], b["mean_return"], b["success_rate"], b["success_ci95"]) == (1, 10.0, None, None)
+    assert (mean["mean_return"], mean["success_rate"]) == (6.0, 0.5)
+    # t(1) = 12.706, sd = sqrt 2: 12.706 for task a, 0 for the one episode of b; half of it for the mean.
+    assert a["ci95"] == pytest.approx(12.706) and mean["ci95"] == pytest.approx(6.353)
+    assert [e["task"] for e in found.episodes] == ["a", "b", "a"] and found.success_rate == 0.5
+    assert summed([episode(0, 1.0, 1, 1)]).tasks == {}

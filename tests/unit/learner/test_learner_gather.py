@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from learner_kit import SlabWriter, fill_counting, make_layout
+from learner_kit import SPEC, SlabWriter, fill_counting, make_layout
 
 from rollbus_core.columns import HEADER_BYTES
 from rollbus_core.feed import Hindsight
@@ -67,7 +67,7 @@ def test_two_chunks_of_different_lengths(tmp_path):
     assert batch["start"].tolist() == [[False, False, True, True]] + [[False] * 4] * 2
     assert all(isinstance(column, torch.Tensor) for column in batch.values())
     assert executed_steps(batch) == 8
-    found = describe(batch, 3, "once")
+    found = describe(batch, 3, SPEC)
     assert found["samples"] == 8 and found["invalid"] == 1
     assert found["episodes"] == 2 and found["return_mean"] == 65.0 and found["success_rate"] == 1.0
     assert found["lag_mean"] == 3.0
@@ -436,10 +436,10 @@ def test_episodes_of_a_replay_are_reported_once(tmp_path):
         expected += cell["final_return"][cell["final_slot"][ended]].tolist()
     first = reader.read(message)
     assert sorted(first["final_return"].tolist()) == sorted(expected)
-    assert describe(first, 0, "once")["episodes"] == len(expected)
-    assert describe(reader.read(message), 0, "once")["episodes"] == 0
+    assert describe(first, 0, SPEC)["episodes"] == len(expected)
+    assert describe(reader.read(message), 0, SPEC)["episodes"] == 0
     writers[0].generation(1, 500)
     message.chunk_generation[message.chunk_offset == writers[0].layout.cell_bytes] = 500
     again = writers[0].cell(1)
     ended = (again["terminated"] | again["truncated"]) & (again["final_slot"] >= 0)
-    assert describe(reader.read(message), 0, "once")["episodes"] == ended.sum()
+    assert describe(reader.read(message), 0, SPEC)["episodes"] == ended.sum()

@@ -2,8 +2,7 @@
 
 The loss is ``-log pi(a | o)`` of what was executed, or the policy's own ``cloning_loss`` where it has one
 (flow matching, denoising, L1 of a chunk). Where it differs from common code:
-- observation statistics are gathered from the batches as they come, as everywhere in Rollbus, not
-  beforehand over the whole data set;
+- observation statistics come from the batches, as everywhere in Rollbus, not from the whole data set;
 - the log-prob is in the units that the policy scores; actions at the bounds of a squashed Gaussian are
   moved inside a little (`from_env_action`), else their log-prob would be infinite;
 - a recurrent policy learns from sequences of up to ``num_steps`` decisions; one that begins within an
