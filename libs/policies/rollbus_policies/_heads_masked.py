@@ -145,7 +145,8 @@ class MaskedChoices(_Around):
         return self.inner.entropies(params.params)
 
     def log_prob(self, params: Own, action: Tensor) -> Tensor:
-        return self.inner.log_prob(params.params, action)
+        one = not self.action[1]  # a single choice, which all tasks have
+        return self.inner.log_prob(params.params, action) if one else super().log_prob(params, action)
 
     def entropy(self, params: Own) -> Tensor:
         return self.inner.entropy(params.params)
