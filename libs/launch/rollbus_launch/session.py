@@ -52,7 +52,7 @@ class Session:
         self.nursery = Nursery(paths) if nursery.available() else None
         self.launcher = LocalLauncher(
             paths, max_restarts=self.recipe.deploy.restarts, min_healthy=self.recipe.deploy.min_healthy,
-            on_exit=self._on_exit,
+            on_exit=self._on_exit, on_again=self._tell_gone,
             start=self.nursery.start if self.nursery else start_command,
         )  # fmt: skip
         self.link = Access.from_environment().connect("admin", paths.registry, paths.run_id)
@@ -173,13 +173,16 @@ class Session:
             self.launcher.ask_stack(*_role_and_index(name))
 
     def _on_exit(self, process: ProcessSpec, pid: int, reason: str) -> None:
-        for role in process.roles:
-            self.member.send(Gone(role=role, name=f"{role}-{process.index}", pid=pid, reason=reason))
+        self._tell_gone(process, pid, reason)
         if self.launcher.goes_on(process):  # else the reason ends the run, and is told then
             self.display.note(self._once(reason))
             self._begin_anew(process)
             if "learner" in process.roles and self.launcher.running("learner"):
                 self.display.note(f"the learner starts again {self._resume_point()}")
+
+    def _tell_gone(self, process: ProcessSpec, pid: int, reason: str = "begins anew") -> None:
+        for role in process.roles:
+            self.member.send(Gone(role=role, name=f"{role}-{process.index}", pid=pid, reason=reason))
 
     def _begin_anew(self, process: ProcessSpec) -> None:
         """A deterministic run goes on from its checkpoint as a whole, environments included."""

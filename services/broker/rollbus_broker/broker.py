@@ -104,7 +104,7 @@ class Broker(Service):
         )
         self.registry = Registry(
             registry_link, self.paths, self.config, boot, now,
-            on_lost=lambda producer, dead: self.store.lost(producer, dead, self._clock()),
+            on_lost=lambda member, dead: self.store.lost(member.producer, dead, self._clock(), member.role),
             tables=self.store.tables, log=self._log,
         )  # fmt: skip
         if self.config.http:

@@ -105,6 +105,25 @@ def test_repeated_requests_are_handled_once(rig):
     assert rig.store.tables()[0]["waiting_samples"] == 1
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_who_collects_for_a_dead_learner(rig, deterministic):
+    """A deterministic run collects anew from the next learner's checkpoint: until then nothing."""
+    settings = QUEUE | {"one_chunk_per_slice": deterministic}
+    rig.ask(open_table(settings))
+    rig.store.lost("an actor", True, rig.now, "actor")
+    rig.store.lost("a learner that is silent", False, rig.now, "learner")
+    assert isinstance(rig.ask(ticket_request(), id=60), Ticket)
+    rig.store.lost("client", True, rig.now, "learner")
+    found = rig.ask(ticket_request(), id=61)
+    if not deterministic:
+        assert isinstance(found, Ticket)
+        return
+    assert found is None
+    rig.client.link.send(open_table(settings, version=(2, 0)))
+    ticket = rig.client.answer(61)
+    assert isinstance(ticket, Ticket) and ticket.min_version == [2, 0]
+
+
 def test_what_does_not_match_its_digest_is_dropped_and_counted(rig):
     rig.ask(open_table(QUEUE))
     for spoil in ("digest", "lengths", "finals"):

@@ -51,10 +51,14 @@ class LocalLauncher:
     def __init__(
         self, paths: RunPaths, *, max_restarts: int, min_healthy: int = 1,
         on_exit: Callable[[ProcessSpec, int, str], None],
+        on_again: Callable[[ProcessSpec, int], None] = lambda process, pid: None,
         start: Callable[[RunPaths, ProcessSpec], Child] = start_command,
     ) -> None:  # fmt: skip
-        """``min_healthy``: processes per service without which the run cannot go on."""
-        self.paths, self.max_restarts, self._on_exit = paths, max_restarts, on_exit
+        """``min_healthy``: processes per service without which the run cannot go on. ``on_again`` is told of
+        processes that were killed to start anew, ``on_exit`` of all others that ended.
+        """
+        self.paths, self.max_restarts = paths, max_restarts
+        self._on_exit, self._on_again = on_exit, on_again
         self._min_healthy = min_healthy
         self._start_child = start
         self._processes: dict[str, _Process] = {}
@@ -153,6 +157,7 @@ class LocalLauncher:
     def _ended(self, entry: _Process, code: int, pid: int | None, now: float) -> None:
         if entry.wanted_again and not entry.leaving:
             entry.wanted_again, entry.start_at = False, now
+            self._on_again(entry.spec, pid or 0)
             return
         reason = self._reason(entry.spec, code)
         wanted = code == 0 or entry.leaving

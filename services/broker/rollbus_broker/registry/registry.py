@@ -47,7 +47,7 @@ _NAME = re.compile(r"[\w./-]{1,%d}" % MAX_KEY, re.ASCII)
 class Registry:
     """Members and assignments of one run.
 
-    ``on_lost(producer, dead)``: a member's tickets return; ``dead`` says that its process is known
+    ``on_lost(member, dead)``: its tickets return; ``dead`` says that its process is known
     to have ended. ``tables`` gives the store's rows for `Members`.
     """
 
@@ -59,7 +59,7 @@ class Registry:
         boot: BootFile,
         now: float,
         *,
-        on_lost: Callable[[str, bool], None] = lambda producer, dead: None,
+        on_lost: Callable[[Entry, bool], None] = lambda member, dead: None,
         tables: Callable[[], list[dict[str, Any]]] = list,
         log: Any = None,
     ) -> None:
@@ -219,7 +219,7 @@ class Registry:
         self._log.info("member ended", member=entry.key, state=entry.state, why=entry.failure)
         self.assignments.lost(entry.producer)
         self._behind.discard(entry.producer)
-        self._on_lost(entry.producer, dead)
+        self._on_lost(entry, dead)
 
     def _command(self, envelope: Envelope, now: float) -> None:
         message = envelope.message

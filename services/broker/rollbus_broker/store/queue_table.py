@@ -149,6 +149,7 @@ class QueueTable(Table):
     # --- events ---
 
     def open(self, version: Version, applied: int) -> tuple[list[Chunk], list[TicketInfo]]:
+        self.deserted = False
         known = version.lineage in self.forks
         same = known and version == self.version
         if same and applied == self.consumed_up_to == self.delivered and not self.doubtful:

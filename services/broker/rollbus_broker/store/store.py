@@ -132,9 +132,10 @@ class Store:
                 self._advance(name, now)
         return self._send()
 
-    def lost(self, producer: str, dead: bool, now: float) -> None:
+    def lost(self, producer: str, dead: bool, now: float, role: str = "") -> None:
         """A member is lost: its tickets return. ``dead``: it cannot write to their cells any more."""
         for table in self.ledger.tables.values():
+            table.deserted |= dead and role == "learner" and table.config.one_chunk_per_slice
             for ticket in [t for t in table.tickets.values() if t.sender == producer]:
                 self._return(table, ticket.number, rest=not dead, now=now)
         if dead:
@@ -304,7 +305,7 @@ class Store:
     def _advance(self, name: str, now: float) -> None:
         """Grant the tickets and answer the samples of one table, as far as it lets."""
         table = self.ledger.tables.get(name)
-        if table is None or table.doubtful:
+        if table is None or table.doubtful or table.deserted:
             return
         waiting = self._waiting.tickets(name)
         left, room, full = [], "open", table.full

@@ -39,6 +39,9 @@ class Table:
         #: Records of the log were lost: nobody but a learner knows what was applied, and it must open the
         #: table anew before anything is delivered.
         self.doubtful = False
+        #: The learner of a deterministic run died: nothing more is collected with its versions, because the
+        #: environments go on from where the next learner's checkpoint left them.
+        self.deserted = False
         #: Chunks and deliveries are numbered above this.
         self.floor = 0
         self.dropped: Counter[str] = Counter()
