@@ -80,7 +80,7 @@ class QEnsemble(nn.Module):
             raise SpecError(f"{spec.name}: Q(s, a) needs continuous actions, these are {spec.action.kind}")
         self.num_heads = num_heads
         self._inputs = VectorInput(spec, group_keys(spec, group), frame_stack)
-        self._padding, self._stacked = Padding(spec) if spec.padded else None, frame_stack > 1
+        self._padding = Padding(spec, frame_stack > 1) if spec.padded else None
         self._activation, self._action_dims = ACTIVATIONS[activation], len(spec.action.shape)
         sizes = [self._inputs.size + num_actions * spec.action.size, *hidden]
         self.layers = nn.ModuleList(_EnsembleLinear(num_heads, a, b) for a, b in zip(sizes, sizes[1:]))
@@ -109,7 +109,7 @@ class QEnsemble(nn.Module):
         """
         seen = {key: batch[prefix + key] for key in self._inputs.keys}
         if self._padding is not None:
-            seen = self._padding.filled(seen | {TASK: batch[prefix + TASK]}, normalisers, self._stacked)
+            seen = self._padding.filled(seen | {TASK: batch[prefix + TASK]}, normalisers)
         obs = self._inputs(seen, normalisers)
         lead = obs.shape[:-1]
         both = obs if action is None else torch.cat([obs, self._own(seen, action.reshape(*lead, -1))], -1)
@@ -131,7 +131,7 @@ class QEnsemble(nn.Module):
         """``action`` [..., n E] with zeros in the place of padding."""
         if self._padding is None:
             return action
-        own = self._padding.own_elements(obs, self._stacked)
+        own = self._padding.own_elements(obs)
         own = own.repeat(*[1] * (own.ndim - 1), action.shape[-1] // own.shape[-1])
         return torch.where(own, action, torch.zeros((), dtype=action.dtype, device=action.device))
 

@@ -59,7 +59,7 @@ class Generative(Observing):
         self, config: GenerativeConfig, env: EnvSpec, num_out: int, *, critic: bool, frame_stack: int
     ) -> None:
         """``num_out``: numbers that the expert gives per action."""
-        super().__init__(config, env)
+        super().__init__(config, env, frame_stack)
         name = f"{env.name}: a {config.name} policy"
         if env.action.kind != "continuous":
             raise SpecError(f"{name} makes continuous actions, these are {env.action.kind}")

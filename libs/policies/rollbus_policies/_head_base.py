@@ -33,8 +33,6 @@ class Head(nn.Module):
     no_sampler = ""
     #: Whether it is called with the features, too, ``head(raw, features)``, and wants `read` before.
     reads_features = False
-    #: Whether it is called with a mask, too, the last argument (`_heads_masked`).
-    masks = False
     #: Whether `log_prob` and `entropy` exist.
     has_density = True
     #: What `give` gives.

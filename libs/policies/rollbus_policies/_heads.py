@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rollbus_policies._executed import mean_over
 from rollbus_policies._head_base import Head
+from rollbus_policies._heads_around import Around
 from rollbus_policies._heads_discrete import (
     Bins,
     Categorical,
@@ -24,7 +25,6 @@ from rollbus_policies._heads_discrete import (
 from rollbus_policies._heads_gaussian import Deterministic, Gaussian, StateGaussian, TanhGaussian
 from rollbus_policies._heads_masked import MaskedChoices, MaskedElements
 from rollbus_policies._heads_sde import Sde, TanhSde
-from rollbus_policies._samplers import Sampler
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import ActionSpec
 
@@ -32,7 +32,7 @@ __all__ = ["Bins", "Categorical", "ChunkHead", "Gaussian", "Head", "MultiCategor
 __all__ += ["TanhGaussian", "chunk_spec", "first_to_finish", "make_head", "race"]
 
 
-class ChunkHead(Head):
+class ChunkHead(Around):
     """C actions of one decision as the independent elements of one wider head.
 
     The first k are executed; only these are scored, and of them only those that really were.
@@ -41,34 +41,9 @@ class ChunkHead(Head):
     no_sampler = "its action chunks are sampled in torch"
 
     def __init__(self, inner: Head, spec: ActionSpec, chunk: int, execute: int) -> None:
-        super().__init__()
-        self.inner, self.num_params, self.action = inner, inner.num_params, inner.action
-        self.reparameterised, self.has_density = inner.reparameterised, inner.has_density
-        self.gives, self.masks = inner.gives, inner.masks
+        super().__init__(inner)
         self._shape, self._chunk, self._execute = spec.shape, chunk, execute
         self._wide_shape = chunk_spec(spec, chunk).shape
-
-    @property
-    def num_noise(self) -> int:
-        return self.inner.num_noise
-
-    def forward(self, raw: Tensor, *mask: Tensor) -> Any:
-        return self.inner(raw, *mask)
-
-    def noise(self, seeds: np.ndarray) -> np.ndarray:
-        return self.inner.noise(seeds)
-
-    def random(self, seeds: np.ndarray) -> np.ndarray:
-        return self.inner.random(seeds)
-
-    def anything(self, params: Any, seeds: np.ndarray) -> Tensor:
-        return self.inner.anything(params, seeds)
-
-    def mode(self, params: Any) -> Tensor:
-        return self.inner.mode(params)
-
-    def sample(self, params: Any, noise: Tensor) -> Tensor:
-        return self.inner.sample(params, noise)
 
     def log_probs(self, params: Any, action: Tensor) -> Tensor:
         """[..., k]: of each action that is to be executed."""
@@ -82,12 +57,6 @@ class ChunkHead(Head):
         """Negative log-likelihood [...] in nats per action, over all C that are ``valid`` bool [..., C]."""
         loss = -self.inner.log_probs(params, action).unflatten(-1, (self._chunk, -1)).sum(-1)
         return mean_over(loss, valid)
-
-    def give(self, name: str, params: Any) -> Tensor:
-        return self.inner.give(name, params)
-
-    def explore(self, amount: float) -> None:
-        self.inner.explore(amount)
 
     def squash(self, action: Tensor) -> Tensor:
         """The k actions that are executed, [..., k, *shape]."""
@@ -110,12 +79,6 @@ class ChunkHead(Head):
     def from_env_action(self, action: np.ndarray) -> np.ndarray:
         """Of [B, C, *shape]."""
         return self.inner.from_env_action(action.reshape(len(action), *self._wide_shape))
-
-    def sampler(self) -> Sampler:
-        raise SpecError("action chunks are sampled in torch; set actor.engine: torch_local")
-
-    def initial_bias(self) -> Tensor:
-        return self.inner.initial_bias()
 
     def _per_action(self, elements: Tensor) -> Tensor:
         return elements.unflatten(-1, (self._chunk, -1)).sum(-1)[..., : self._execute]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rollbus_policies._head_base import Head
-from rollbus_policies._samplers import Sampler
+from rollbus_policies._heads_around import Around
 from rollbus_policies._transforms import to_tensor
 from rollbus_wire.errors import SpecError
 
@@ -29,54 +29,11 @@ class Own(NamedTuple):
     mask: Tensor
 
 
-class _Around(Head):
-    """``inner``, which is called with all arguments but the mask."""
-
+class _Masked(Around):
     no_sampler = "what is padding differs from row to row"
-    masks = True
-
-    def __init__(self, inner: Head) -> None:
-        super().__init__()
-        self.inner, self.num_params, self.action = inner, inner.num_params, inner.action
-        self.reparameterised, self.has_density = inner.reparameterised, inner.has_density
-        self.gives, self.reads_features = inner.gives, inner.reads_features
-
-    @property
-    def num_noise(self) -> int:
-        return self.inner.num_noise
-
-    def noise(self, seeds: np.ndarray) -> np.ndarray:
-        return self.inner.noise(seeds)
-
-    def random(self, seeds: np.ndarray) -> np.ndarray:
-        return self.inner.random(seeds)
-
-    def read(self, num_features: int) -> None:
-        self.inner.read(num_features)
-
-    def explore(self, amount: float) -> None:
-        self.inner.explore(amount)
-
-    def squash(self, action: Tensor) -> Tensor:
-        return self.inner.squash(action)
-
-    def env_action(self, action: np.ndarray) -> np.ndarray:
-        return self.inner.env_action(action)
-
-    def executed(self, action: Tensor) -> Tensor:
-        return self.inner.executed(action)
-
-    def from_env_action(self, action: np.ndarray) -> np.ndarray:
-        return self.inner.from_env_action(action)
-
-    def initial_bias(self) -> Tensor:
-        return self.inner.initial_bias()
-
-    def sampler(self) -> Sampler:
-        raise SpecError(f"{self.no_sampler}; set actor.engine: torch_local")
 
 
-class MaskedElements(_Around):
+class MaskedElements(_Masked):
     """Elements that a row does not have are left out; of heads whose elements are independent."""
 
     def forward(self, raw: Tensor, *given: Tensor) -> Own:
@@ -107,7 +64,7 @@ class MaskedElements(_Around):
         return _where(mask.reshape(*mask.shape[:-1], *self.action[1]), action)
 
 
-class MaskedChoices(_Around):
+class MaskedChoices(_Masked):
     """Choices that a row does not have get no probability; an element that it does not have is always 0."""
 
     def __init__(self, inner: Head) -> None:

@@ -34,14 +34,14 @@ class Observing(nn.Module):
     #: Whether elements that are padding count for nothing in what the family does with actions.
     masks_padding = False
 
-    def __init__(self, config: Any, env: EnvSpec) -> None:
+    def __init__(self, config: Any, env: EnvSpec, frame_stack: int) -> None:
         """``config`` has normalise_obs and the fields of `CriticFields`."""
         super().__init__()
         self.config, self._env = config, env
         self.keys = group_keys(env, "policy")
         self.critic_keys = group_keys(env, config.critic_group) if config.critic == "own" else []
         #: What is a row's own, where tasks share a padded spec.
-        self.padding = Padding(env) if env.padded else None
+        self.padding = Padding(env, frame_stack > 1) if env.padded else None
         self.normaliser = Normalisers()
         if config.normalise_obs:
             for key in sorted({*self.keys, *self.critic_keys}):
@@ -72,11 +72,11 @@ class Observing(nn.Module):
             normaliser = self.normaliser.of(key)
             if normaliser is None:
                 continue
-            x, own, stacked = batch[f"obs/{key}"], None, self.spec.frame_stack > 1
-            if stacked:
+            x, own = batch[f"obs/{key}"], None
+            if self.spec.frame_stack > 1:
                 x = x.select(valid.ndim, -1)
             if self.padding is not None and key in self.padding.keys:
-                own = self.padding.own(key, of_batch(batch), stacked)
+                own = self.padding.own(key, of_batch(batch))
             normaliser.merge(x, valid, own)
 
     def observed(
@@ -97,7 +97,7 @@ class Observing(nn.Module):
     def told(self, obs: dict[str, Tensor], label: int = GOOD) -> dict[str, Tensor]:
         """``obs`` [..., ...] with ``label``, if it is told one and there is none; padding is blank."""
         if self.padding is not None:
-            obs = self.padding.filled(obs, self.normaliser, self.spec.frame_stack > 1)
+            obs = self.padding.filled(obs, self.normaliser)
         if CONDITION not in self.keys or CONDITION in obs:
             return obs
         key = next(key for key in self.keys if key != CONDITION)

@@ -17,13 +17,16 @@ from rollbus_wire.spec import TASK, EnvSpec, TaskSpec
 
 
 class Padding(nn.Module):
-    """Tables over the tasks of ``env``; nothing of it is a weight."""
+    """Tables over the tasks of ``env``; nothing of it is a weight. ``stacked``: observations are of K frames,
+    and the newest one says the task.
+    """
 
     elements: Tensor
     choices: Tensor
 
-    def __init__(self, env: EnvSpec) -> None:
+    def __init__(self, env: EnvSpec, stacked: bool) -> None:
         super().__init__()
+        self._stacked = stacked
         #: Observations with padding -> the name of their table.
         self.keys: dict[str, str] = {}
         for key in sorted({key for task in env.tasks for key in task.observation}):
@@ -38,30 +41,28 @@ class Padding(nn.Module):
     def _table(self, name: str, table: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(table), persistent=False)
 
-    def own_elements(self, obs: Mapping[str, Tensor], stacked: bool) -> Tensor:
+    def own_elements(self, obs: Mapping[str, Tensor]) -> Tensor:
         """bool [..., E]: the action elements of each row's task."""
-        return self.elements[_task(obs, stacked)]
+        return self.elements[self._task(obs)]
 
-    def own_outputs(self, obs: Mapping[str, Tensor], stacked: bool, num_actions: int) -> Tensor:
+    def own_outputs(self, obs: Mapping[str, Tensor], num_actions: int) -> Tensor:
         """What `_heads_masked` takes for decisions of ``num_actions``: elements, or choices of all elements
         side by side, bool [..., num_actions * n]."""
         table = self.choices if self._discrete else self.elements
-        own = table[_task(obs, stacked)]
+        own = table[self._task(obs)]
         return own.repeat(*[1] * (own.ndim - 1), num_actions)
 
-    def own(self, key: str, obs: Mapping[str, Tensor], stacked: bool) -> Tensor:
+    def own(self, key: str, obs: Mapping[str, Tensor]) -> Tensor:
         """bool [..., *shape]: the elements of observation ``key`` of each row's task."""
-        found: Tensor = getattr(self, self.keys[key])[_task(obs, stacked)]
+        found: Tensor = getattr(self, self.keys[key])[self._task(obs)]
         return found
 
-    def filled(
-        self, obs: dict[str, Tensor], normalisers: Normalisers | None, stacked: bool
-    ) -> dict[str, Tensor]:
+    def filled(self, obs: dict[str, Tensor], normalisers: Normalisers | None) -> dict[str, Tensor]:
         """``obs`` [..., (K,) *shape] with what becomes 0 by normalisation in the place of padding."""
         found = dict(obs)
         for key in self.keys.keys() & obs.keys():
-            own, x = self.own(key, obs, stacked), obs[key]
-            if stacked:
+            own, x = self.own(key, obs), obs[key]
+            if self._stacked:
                 own = own.unsqueeze(obs[TASK].ndim - 1)
             normaliser = None if normalisers is None else normalisers.of(key)
             if normaliser is None:
@@ -70,11 +71,10 @@ class Padding(nn.Module):
                 found[key] = torch.where(own, x.float(), normaliser.shift)
         return found
 
-
-def _task(obs: Mapping[str, Tensor], stacked: bool) -> Tensor:
-    """[...]; of a stack that of the newest frame."""
-    task = obs[TASK]
-    return (task.select(-1, -1) if stacked else task).long()
+    def _task(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """[...]; of a stack that of the newest frame."""
+        task = obs[TASK]
+        return (task.select(-1, -1) if self._stacked else task).long()
 
 
 def _placed(places: list[int], size: int) -> np.ndarray:

@@ -27,7 +27,6 @@ from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
 _UNTOLD = "it is told a label (policy.condition)"
-_PADDED = "what is padding differs from row to row"
 
 
 class ActorCritic(Observing):
@@ -37,7 +36,7 @@ class ActorCritic(Observing):
     masks_padding = True
 
     def __init__(self, config: ActorCriticConfig, env: EnvSpec, frame_stack: int) -> None:
-        super().__init__(config, env)
+        super().__init__(config, env, frame_stack)
         self.head = make_head(
             config.head, env.action, config.log_std_init, num_bins=config.num_bins, chunk=config.chunk,
             execute=config.num_executed, masked=self.padding is not None,
@@ -56,9 +55,7 @@ class ActorCritic(Observing):
             action_size=env.action.size,
             noise=self.head.num_noise,
             held_noise=config.sde_sample_freq if self.head.reads_features else None,
-            no_trunk=self.head.no_sampler
-            or _UNTOLD * (CONDITION in self.keys)
-            or _PADDED * (self.padding is not None),
+            no_trunk=self.head.no_sampler or _UNTOLD * (CONDITION in self.keys),
         )
 
     def build_output(self, num_features: int) -> None:
@@ -251,8 +248,7 @@ class ActorCritic(Observing):
     ) -> Any:
         given = [features] if self.head.reads_features else []
         if self.padding is not None:
-            stacked = self.spec.frame_stack > 1
-            given.append(self.padding.own_outputs(obs, stacked, self.spec.chunk))
+            given.append(self.padding.own_outputs(obs, self.spec.chunk))
         return self.head(self.raw(features, layer), *given)
 
     def _value(self, obs: Mapping[str, Tensor], features: Tensor) -> Tensor:

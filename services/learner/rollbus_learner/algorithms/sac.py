@@ -131,7 +131,7 @@ class SAC(ActorCritic):
         padding, spec = getattr(self.policy, "padding", None), cast("Policy", self.policy).spec
         if padding is None or self.config.target_entropy != "auto":
             return self.target_entropy
-        own: Tensor = padding.own_elements(of_batch(batch), spec.frame_stack > 1)
+        own: Tensor = padding.own_elements(of_batch(batch))
         return -float(spec.execute) * own.sum(-1)
 
     def policy_loss(self, roles: Roles, batch: Batch) -> Loss:
