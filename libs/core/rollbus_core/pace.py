@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 #: Passes of about one size after which its cost counts.
 MIN_PASSES = 3
 #: A size is as good as the best one if a row of it costs at most this much more.
@@ -23,12 +25,12 @@ class Pace:
 
     def took(self, num_rows: int, seconds: float) -> None:
         """A pass over ``num_rows`` > 0 rows took ``seconds``."""
-        size = num_rows.bit_length() - 1
-        self._passes[size] = self._passes.get(size, 0) + 1
-        row_s = seconds / num_rows
-        if row_s < self._row_s.get(size, float("inf")):
+        size, row_s = num_rows.bit_length() - 1, seconds / num_rows
+        passes = self._passes[size] = self._passes.get(size, 0) + 1
+        cheaper = row_s < self._row_s.get(size, math.inf)
+        if cheaper:
             self._row_s[size] = row_s
-        if self._passes[size] >= MIN_PASSES:
+        if passes == MIN_PASSES or (passes > MIN_PASSES and cheaper):
             self.limit = self._best()
 
     def _best(self) -> int:

@@ -120,11 +120,14 @@ def _member_gauges(snapshot: Snapshot) -> Iterator[Metric]:
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 continue
             what, _, task = stat.partition("/")
-            name = "rollbus_" + _NOT_A_NAME.sub("_", f"{member['role']}_{'task_' * bool(task)}{what}")
+            labels, of_task, each = {"member": member["name"]}, "", ""
+            if task:
+                labels, of_task, each = labels | {"task": task}, "task_", ", per task"
+            name = "rollbus_" + _NOT_A_NAME.sub("_", f"{member['role']}_{of_task}{what}")
             if name not in gauges:
-                text = f"Heartbeat stat {what} of {member['role']}s{', per task' * bool(task)}."
-                gauges[name] = GaugeMetricFamily(name, text, labels=["member", *["task"] * bool(task)])
-            gauges[name].add_metric([member["name"], *[task] * bool(task)], float(value))
+                text = f"Heartbeat stat {what} of {member['role']}s{each}."
+                gauges[name] = GaugeMetricFamily(name, text, labels=list(labels))
+            gauges[name].add_metric(list(labels.values()), float(value))
     yield from gauges.values()
 
 

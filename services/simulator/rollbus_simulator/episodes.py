@@ -201,9 +201,8 @@ class EpisodeList:
     """Exactly the episodes 0..num-1, each once, on whichever row is free.
 
     Results depend on the seed and not on the number of rows: of K tasks, episode i is one of task i modulo K.
-    ``results`` are maps of id, task,
-    seed, return, length, success_once, success_at_end in the order of ids; an episode that was lost more
-    than `MAX_RESTARTS` times is there with ``lost`` true and success false.
+    ``results`` are maps of id, task, seed, return, length, success_once, success_at_end in the order of ids;
+    an episode that was lost more than `MAX_RESTARTS` times is there with ``lost`` true and success false.
     """
 
     rounds = False
