@@ -29,6 +29,7 @@ ALL = (
     Optional("gymnasium", "gymnasium", "gymnasium", "environments of Gymnasium"),
     Optional("mujoco", "mujoco", "mujoco", "MuJoCo tasks of Gymnasium, such as HalfCheetah-v5"),
     Optional("sklearn", "scikit-learn", "digit-images", "env digit_images"),
+    Optional("scipy", "scipy", "rotations", "env.rotations, rotations of data sets"),
     Optional("pyarrow", "pyarrow", "datasets", "data sets: collect, value, label, reward, data.sources"),
     Optional("PIL", "pillow", "datasets", "images in data sets"),
     Optional("tensorboard", "tensorboard", "records", "TensorBoard files of a run"),

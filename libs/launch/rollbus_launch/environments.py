@@ -11,6 +11,7 @@ from typing import Any
 
 from rollbus_core.config.models import EnvConfig
 from rollbus_core.config.plugins import least_rows
+from rollbus_core.rotations import Conventions
 from rollbus_envs.worker import maker
 from rollbus_wire.errors import BindRefused, SpecError
 from rollbus_wire.link import ZmqLink
@@ -29,7 +30,7 @@ def env_maker(env: Any, trained: EnvSpec | None = None) -> Callable[[int], Any]:
 
     def make(num_rows: int) -> Any:
         made = of_rows(num_rows)
-        if trained is not None and (reason := misfit(trained, made.spec)):
+        if trained is not None and (reason := misfit(trained, Conventions(made.spec, env.rotations).seen)):
             made.close()
             raise SpecError(reason)
         return made
@@ -57,7 +58,11 @@ def misfit(trained: EnvSpec, spec: EnvSpec) -> str:
 
 def _array(array: ArraySpec) -> str:
     classes = f" up to {array.high:g}" if array.layout in ("onehot", "tokens") and array.high else ""
-    return f"{array.dtype} {list(array.shape)}{classes}"
+    return f"{array.dtype} {list(array.shape)}{classes}{_rotations(array)}"
+
+
+def _rotations(array: ArraySpec | ActionSpec) -> str:
+    return "".join(f", {each.type} at {each.start}" for each in array.rotations)
 
 
 def _task(task: TaskSpec) -> str:
@@ -67,7 +72,8 @@ def _task(task: TaskSpec) -> str:
 
 def _action(action: ActionSpec) -> str:
     if action.kind == "continuous":
-        return f"continuous {list(action.shape)} from {list(action.low)} to {list(action.high)}"
+        bounds = f"from {list(action.low)} to {list(action.high)}"
+        return f"continuous {list(action.shape)} {bounds}{_rotations(action)}"
     return f"{action.kind} {list(action.num)}"
 
 
@@ -95,8 +101,7 @@ def env_spec(env: Any) -> EnvSpec:
         )
     made = env_maker(env)(least_rows(env))
     made.close()
-    spec: EnvSpec = made.spec
-    return spec
+    return Conventions(made.spec, env.rotations).seen
 
 
 def worker_command(env: Any, run_id: str) -> Callable[[str, int], list[str]]:

@@ -14,7 +14,7 @@ import numpy as np
 from .actions import ActionBounds, validate_actions
 from .errors import RollbusError, SpecError
 from .spaces import Observations, action_spec
-from .spec import EnvSpec
+from .spec import EnvSpec, with_rotations
 
 __all__ = [
     "ActionBounds", "Env", "RowFailed", "Rows", "StepResult", "as_env", "made_by", "validate_actions",
@@ -97,7 +97,8 @@ class Rows(Env):
     Flat observations get the key "obs", maps are flattened to "a/b", float64 becomes float32,
     discrete observations and actions count from 0. The time limit of the wrappers goes into the spec and is
     kept by the hub. ``has_success``: success is in ``info`` under "success" or "is_success"; None
-    reads an attribute ``has_success`` of the environment.
+    reads an attribute ``has_success`` of the environment. Its attribute ``rotations`` says which elements
+    are rotations: observation, or "action", -> list of (type, first element), see `RotationSpec`.
     """
 
     def __init__(self, envs: Sequence[Any], *, name: str = "", has_success: Optional[bool] = None) -> None:
@@ -127,6 +128,9 @@ class Rows(Env):
             deterministic=not getattr(registered, "nondeterministic", False),
             has_success=has_success,
         )
+        stated = [env.rotations for env in _chain(first) if getattr(env, "rotations", None)]
+        if stated:
+            self.spec = with_rotations(self.spec, stated[0])
         self._steps = [env.step for env in self.envs]
         self._latest: List[Any] = [None] * self.num_rows
         self._warned = False

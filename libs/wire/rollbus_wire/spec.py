@@ -6,8 +6,8 @@ policy is converted by computation and never by a hand-written adapter.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -16,6 +16,18 @@ from .errors import SpecError, short
 from .limits import MAX_DIMENSIONS, MAX_NAME, MAX_ROW_BYTES
 
 ACTION_KINDS = ("discrete", "multi_discrete", "continuous")
+#: How elements can state a rotation -> their names. Quaternions say where w is; angles are radians; the axes
+#: of extrinsic Euler angles stay, those of intrinsic ones turn along; a matrix is row after row; rot6d is its
+#: first column and then its second one (Zhou et al., 1812.07035).
+ROTATIONS = {
+    "quat_xyzw": ("x", "y", "z", "w"),
+    "quat_wxyz": ("w", "x", "y", "z"),
+    "rotvec": ("rx", "ry", "rz"),
+    "euler_xyz_extrinsic": ("x", "y", "z"),
+    "euler_xyz_intrinsic": ("x", "y", "z"),
+    "matrix": ("xx", "xy", "xz", "yx", "yy", "yz", "zx", "zy", "zz"),
+    "rot6d": ("xx", "yx", "zx", "xy", "yy", "zy"),
+}
 #: An observation of this name is what an expert would do now, as an action. It is in no group unless one
 #: names it, so that no policy sees it; it is recorded for imitation.
 EXPERT_ACTION = "expert_action"
@@ -26,6 +38,27 @@ MAY_REFINE = "may_refine"
 TASK = "task"
 #: An observation of this name is what a row's task is in words, as UTF-8 bytes with zeros behind.
 INSTRUCTION = "instruction"
+
+
+@dataclass
+class RotationSpec:
+    """Some elements of an array, flattened, that together are one rotation: ``start`` and those behind it."""
+
+    #: One of `ROTATIONS`.
+    type: str
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.type not in ROTATIONS:
+            raise SpecError(
+                "rotation type %s; one of %s (four numbers alone do not say which one is w)"
+                % (short(self.type), ", ".join(ROTATIONS))
+            )
+
+    @property
+    def end(self) -> int:
+        """Place behind its last element."""
+        return self.start + len(ROTATIONS[self.type])
 
 
 @dataclass
@@ -48,6 +81,8 @@ class ArraySpec:
     max_age_s: float = 0.0
     #: Equal frames in a row that mean a stuck source; 0: any number is in order.
     frozen_after: int = 0
+    #: Which elements are rotations, and how they state them, in the order of their places.
+    rotations: List[RotationSpec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.shape = tuple(int(n) for n in self.shape)
@@ -61,6 +96,7 @@ class ArraySpec:
         _check_shape(self.shape, np.dtype(self.dtype).itemsize)
         if self.names and len(self.names) != self.size:
             raise SpecError("%d names for %d elements" % (len(self.names), self.size))
+        _check_rotations(self.rotations, self.dtype, self.size)
 
     @property
     def size(self) -> int:
@@ -86,12 +122,15 @@ class ActionSpec:
     #: "tokens": the elements are one completion of token ids, read up to the first ``end_token``.
     layout: str = ""
     end_token: int = 0
+    #: As in `ArraySpec`.
+    rotations: List[RotationSpec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.shape = tuple(int(n) for n in self.shape)
         if self.kind not in ACTION_KINDS:
             raise SpecError("action kind %s; one of %s" % (short(self.kind), ", ".join(ACTION_KINDS)))
         _check_shape(self.shape, 8)
+        _check_rotations(self.rotations, self.dtype, self.size)
         if self.kind == "continuous":
             if len(self.low) != self.size or len(self.high) != self.size:
                 raise SpecError(
@@ -218,13 +257,34 @@ class EnvSpec:
         try:
             known = _known(cls, data)
             known["observation"] = {
-                str(key): ArraySpec(**_known(ArraySpec, value)) for key, value in data["observation"].items()
+                str(key): ArraySpec(**_with_rotations(ArraySpec, value))
+                for key, value in data["observation"].items()
             }
-            known["action"] = ActionSpec(**_known(ActionSpec, data["action"]))
+            known["action"] = ActionSpec(**_with_rotations(ActionSpec, data["action"]))
             known["tasks"] = [TaskSpec(**_known(TaskSpec, task)) for task in data.get("tasks", [])]
             return cls(**known)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise SpecError("spec is not readable: %s" % short(error)) from None
+
+
+def with_rotations(spec: EnvSpec, stated: Mapping[str, Sequence[Tuple[str, int]]]) -> EnvSpec:
+    """``spec`` that states these rotations: observation, or "action", -> (type, first element) of each.
+
+    Raises `SpecError` for other keys, types and places.
+    """
+    observation, action = dict(spec.observation), spec.action
+    for key, pairs in stated.items():
+        rotations = [RotationSpec(type, start) for type, start in pairs]
+        if key == "action":
+            action = replace(action, rotations=rotations)
+        elif key in observation:
+            observation[key] = replace(observation[key], rotations=rotations)
+        else:
+            raise SpecError(
+                "%s: rotations of %s; it has %s, action"
+                % (spec.name, short(key), ", ".join(sorted(observation)))
+            )
+    return replace(spec, observation=observation, action=action)
 
 
 def _check_tasks(spec: EnvSpec) -> None:
@@ -251,6 +311,18 @@ def _check_tasks(spec: EnvSpec) -> None:
                 raise SpecError(
                     "%s: task %s has choices %s of %s" % (spec.name, task.name, short(task.num), short(known))
                 )
+
+
+def _check_rotations(rotations: List[RotationSpec], dtype: str, size: int) -> None:
+    """They are numbers within the array, in order, and none shares an element."""
+    free = 0
+    for each in rotations:
+        if not free <= each.start <= each.end <= size or not dtype.startswith("float"):
+            raise SpecError(
+                "rotation %s at %d of %s [%d]: it needs elements %d to %d, floats of its own, behind those "
+                "of the rotation before it" % (each.type, each.start, dtype, size, each.start, each.end - 1)
+            )
+        free = each.end
 
 
 def _are_places(places: List[int], size: int) -> bool:
@@ -284,6 +356,7 @@ _TESTS: Dict[str, Callable[[Any], bool]] = {
     "Dict[str, List[str]]": lambda v: type(v) is dict and all(_TESTS["List[str]"](n) for n in v.values()),
     "Dict[str, ArraySpec]": lambda v: type(v) is dict,
     "Dict[str, List[int]]": lambda v: type(v) is dict and all(_TESTS["List[int]"](n) for n in v.values()),
+    "List[RotationSpec]": lambda v: type(v) is list and all(type(n) is dict for n in v),
     "List[TaskSpec]": lambda v: type(v) is list and all(type(n) is dict for n in v),
     "ActionSpec": lambda v: type(v) is dict,
 }
@@ -297,4 +370,10 @@ def _known(cls: type, data: Dict[str, Any]) -> Dict[str, Any]:
             known[item.name] = value = data[item.name]
             if not _TESTS[str(item.type)](value):
                 raise ValueError("%s.%s is %s, not %s" % (cls.__name__, item.name, short(value), item.type))
+    return known
+
+
+def _with_rotations(cls: type, data: Dict[str, Any]) -> Dict[str, Any]:
+    known = _known(cls, data)
+    known["rotations"] = [RotationSpec(**_known(RotationSpec, each)) for each in data.get("rotations", [])]
     return known

@@ -99,7 +99,7 @@ class Hub(Service):
         self._registry, self._clock, self._not_let_in = registry, clock, refusals
         self._log = log if log is not None else structlog.get_logger("hub")
         self._rates, self._refusals = Rates(self.counters, clock), FailureLog(self._log)
-        self._peers = Peers(self, self.counters, timeout_s=env.step_timeout_s, log=self._log)
+        self._peers = Peers(self, self.counters, env.rotations, timeout_s=env.step_timeout_s, log=self._log)
         self._workers: Workers | None = None
         self._envs: list[Env] = []
         self._told: list[str] = []
@@ -191,7 +191,7 @@ class Hub(Service):
     @property
     def spec(self) -> EnvSpec | None:
         """The environment's spec, once a peer has told it."""
-        return self._peers.spec
+        return self._peers.conventions.seen if self._peers.conventions else None
 
     @property
     def slice_names(self) -> list[str]:
@@ -354,11 +354,11 @@ class Hub(Service):
         return sorted(empty, key=lambda e: e[1]) if self.env.placement == "workers" else empty
 
     def _make_slices(self) -> None:
-        assert self._peers.spec is not None, "the first peer brought it"
+        assert self._peers.conventions is not None, "the first peer brought them"
         first = 0
         for name, size in zip(self.slice_names, self._sizes, strict=True):
             self.slices[name] = Slice(
-                name, size, first, self._peers.spec, self._settings, self.episodes, self.counters,
+                name, size, first, self._peers.conventions, self._settings, self.episodes, self.counters,
                 self._clock, self._starts,
             )  # fmt: skip
             first += size

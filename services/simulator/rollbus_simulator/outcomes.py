@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from rollbus_core.rotations import Conventions
 from rollbus_wire.errors import SpecError, short
 from rollbus_wire.messages import Arrays, Outcome
-from rollbus_wire.spec import EnvSpec
 
 _FLAGS, _FLAG_KINDS = ("reward", "terminated", "truncated"), ("fiub", "b", "b")
 
@@ -16,8 +16,10 @@ _FLAGS, _FLAG_KINDS = ("reward", "terminated", "truncated"), ("fiub", "b", "b")
 class OutcomeCheck:
     """Refuses an outcome whose arrays are not what the spec states."""
 
-    def __init__(self, spec: EnvSpec) -> None:
-        self._obs = {key: (np.dtype(item.dtype), item.shape) for key, item in spec.observation.items()}
+    def __init__(self, conventions: Conventions) -> None:
+        own = conventions.own.observation
+        self._obs = {key: (np.dtype(item.dtype), item.shape) for key, item in own.items()}
+        self._observed = conventions.observed
         self._floats = [key for key, (dtype, _) in self._obs.items() if dtype.kind == "f"]
 
     def rows(self, message: Outcome, expected: np.ndarray) -> None:
@@ -27,7 +29,7 @@ class OutcomeCheck:
             raise SpecError(f"the outcome is of rows {short(rows)}, not of those asked for")
 
     def obs(self, message: Outcome, num_rows: int) -> Arrays:
-        """The spec's observations of ``message``, each [R, ...]. Raises `SpecError`."""
+        """The spec's observations of ``message``, each [R, ...], as they are seen. Raises `SpecError`."""
         given = message.obs
         if given is None:
             raise SpecError(f"no observation for {num_rows} rows, but one was asked for")
@@ -42,7 +44,7 @@ class OutcomeCheck:
                     f"{dtype} {[num_rows, *shape]}"
                 )
             checked[key] = array
-        return checked
+        return self._observed(checked)
 
     def flags(self, message: Outcome, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Reward float32 [R], terminated and truncated bool [R]. Raises `SpecError`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from rollbus_core.rotations import Conventions
 from rollbus_simulator.counters import Counters
 from rollbus_simulator.failures import ADVICE, FailureLog
 from rollbus_simulator.sessions import Request, Session, spec_difference
-from rollbus_wire.errors import PeerLost, SpecError, short
+from rollbus_wire.errors import PeerLost, RollbusError, SpecError, short
 from rollbus_wire.limits import MAX_PEERS, MAX_ROWS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
@@ -51,15 +52,18 @@ class Events(Protocol):
 class Peers:
     """Sessions by link and address. All peers of a hub have equal specs."""
 
-    def __init__(self, events: Events, counters: Counters, *, timeout_s: float, log: Any) -> None:
-        self._events, self._counters, self._log = events, counters, log
+    def __init__(
+        self, events: Events, counters: Counters, rotations: Mapping[str, str], *, timeout_s: float, log: Any
+    ) -> None:
+        self._events, self._counters, self._log, self._rotations = events, counters, log, rotations
         self._timeout_s = timeout_s
         self._links: list[tuple[Link, Callable[[Message], Message] | None]] = []
         self._sessions: dict[tuple[int, bytes], Session] = {}
         self._next_index, self._look_at = 0, 0.0
         #: Sessions of peers that live in this process.
         self._local: list[Session] = []
-        self.spec: EnvSpec | None = None
+        #: What the first one's spec is, and how it is seen.
+        self.conventions: Conventions | None = None
         self._failures = FailureLog(log)
         #: The last failure of an environment, as text.
         self.last_failure = ""
@@ -248,9 +252,12 @@ class Peers:
             return Fault(code="spec", text=wrong)
         if len(self._sessions) >= MAX_PEERS:
             return Fault(code="limit", text=f"{MAX_PEERS} peers are here already; use another hub")
-        if self.spec is None:
-            self.spec = spec
-        difference = spec_difference(self.spec, spec)
+        if self.conventions is None:
+            try:
+                self.conventions = Conventions(spec, self._rotations)
+            except RollbusError as error:
+                return Fault(code=error.code, text=str(error))
+        difference = spec_difference(self.conventions.own, spec)
         if difference:
             return Fault(code="spec", text=f"the peers of a hub must have equal specs: {difference}")
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ from rollbus_wire.messages import Observe, Reset, Step
 
 
 class Seats:
-    """One seat per row of a slice: a session and the peer's own row, or nobody."""
+    """One seat per row of a slice: a session and the peer's own row, or nobody.
 
-    def __init__(self, num_rows: int) -> None:
+    ``executed``: actions [R, ...] as the peers' environments take them.
+    """
+
+    def __init__(self, num_rows: int, executed: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._executed = executed
         self.sessions: list[Session | None] = [None] * num_rows
         self._peer_rows = np.full(num_rows, -1, np.int32)
         #: Index of the task that each row runs, int32 [N]; -1: nobody serves it.
@@ -49,6 +54,8 @@ class Seats:
         observe: bool = True, options: list[dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         """Ask the peers of ``places`` [R]; ``payload`` [R, ...] is actions, or seeds with ``options``."""
+        if kind == "step" and payload is not None:
+            payload = self._executed(payload)
         if self._whole is not None:
             # A copy: the message gives its arrays away.
             rows = self._peer_rows[places]

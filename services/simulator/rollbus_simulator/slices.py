@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from rollbus_core.all_rows import AllRows
+from rollbus_core.rotations import Conventions
 from rollbus_simulator.acts import ActCheck
 from rollbus_simulator.counters import Counters
 from rollbus_simulator.episodes import EpisodeSource
@@ -34,18 +35,18 @@ from rollbus_simulator.settings import SliceSettings
 from rollbus_simulator.starts import Starts
 from rollbus_simulator.tenancy import EMPTY, IDLE, READY, RESETTING, STEPPING, TICKED, Tenancy
 from rollbus_wire.messages import Act, Arrays, Outcome, Tick
-from rollbus_wire.spec import EnvSpec
 
 
 class Slice(Tenancy):
     """``num_rows`` rows; row 0 is the hub's ``first_row``."""
 
     def __init__(
-        self, name: str, num_rows: int, first_row: int, spec: EnvSpec, settings: SliceSettings,
+        self, name: str, num_rows: int, first_row: int, conventions: Conventions, settings: SliceSettings,
         episodes: EpisodeSource, counters: Counters, clock: Callable[[], float] = time.monotonic,
         starts: Starts | None = None,
     ) -> None:  # fmt: skip
-        self.name, self.num_rows, self.first_row, self.spec = name, num_rows, first_row, spec
+        self.name, self.num_rows, self.first_row = name, num_rows, first_row
+        self.spec = spec = conventions.seen
         self.settings, self._episodes, self._counters, self._clock = settings, episodes, counters, clock
         self.tenure, self.tick, self._starts = Tenure(), 0, starts
         #: Whether all rows had a peer once; until `withdraw`.
@@ -54,7 +55,7 @@ class Slice(Tenancy):
         self.empty_since = 0.0
         self._limit = min((n for n in (settings.time_limit, spec.time_limit) if n), default=0)
         self._late_observe = spec.late_observe == "exact"
-        self._acts, self._check = ActCheck(name, num_rows, spec.action), OutcomeCheck(spec)
+        self._acts, self._check = ActCheck(name, num_rows, spec.action), OutcomeCheck(conventions)
         self.state = np.full(num_rows, EMPTY, np.int8)
         self._running = Running(num_rows, spec.reports)
         self._decided = Decided(spec, num_rows)
@@ -72,7 +73,7 @@ class Slice(Tenancy):
         #: All rows are executing a decision of one step, and none was cut.
         self._single = False
         self._round = Round(num_rows, together=episodes.rounds)
-        self.seats = Seats(num_rows)
+        self.seats = Seats(num_rows, conventions.executed)
         self._all = AllRows(num_rows)
         self._places = self._all.rows
         self._first_ready = 0.0

@@ -15,6 +15,10 @@ from rollbus_wire.limits import MAX_PROCESSES
 
 #: Largest seed: it travels as a signed 64-bit integer.
 MAX_SEED = 2**63 - 1
+#: The keys of `rollbus_wire.spec.ROTATIONS`.
+RotationType = Literal[
+    "quat_xyzw", "quat_wxyz", "rotvec", "euler_xyz_extrinsic", "euler_xyz_intrinsic", "matrix", "rot6d"
+]
 #: Widths of layers, one after the other.
 Widths = list[Annotated[int, Field(ge=1)]]
 
@@ -81,6 +85,11 @@ class EnvConfig(Section):
     )
     action_repeat: int = option(1, "Environment steps per decision.", "steps", ge=1)
     frame_stack: int = option(1, "Frames that one observation holds.", "frames", ge=1)
+    rotations: dict[str, RotationType] = option(
+        {},
+        "Observation, or action -> how its rotations are stated to policies and data sets, see "
+        "docs/environments.md; those of others are stated as the environment does.",
+    )
     options: dict[str, Any] = option(
         {},
         "What episodes of training begin with: `name` of a source (a file of rollbus_simulator.options, or "
@@ -222,6 +231,10 @@ class DataSource(Section):
     table: str = option("", "The table that it fills; empty: every one that no actor fills.")
     keys: dict[str, str] = option({}, "Observation -> feature, where it is not observation.<name>.")
     episodes: int = option(0, "Use only the first so many episodes; 0: all.", "episodes", ge=0)
+    rotations: dict[str, RotationType] = option(
+        {},
+        "Observation, or action -> how the data set states its rotations, where it does not say so itself.",
+    )
     successful_only: bool = option(False, "Use only episodes that succeeded.")
     labels: str = option("", "Folder of labels that `rollbus label` has made of it; empty: none.")
     permute_rewards: int = option(

@@ -11,6 +11,8 @@ from rollbus_core.datasets import features as names
 from rollbus_core.datasets.episode import Arrays, Episode
 from rollbus_core.datasets.features import Feature
 from rollbus_core.datasets.reader import Dataset, Rows
+from rollbus_core.datasets.stated import restatement, stored_as
+from rollbus_core.rotations import ACTION, Restated
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.spec import ArraySpec, EnvSpec
 
@@ -21,10 +23,14 @@ SLACK = 1e-3
 class FittedDataset:
     """``dataset`` read as environment ``spec``; ``keys``: observation -> feature, where names differ.
 
-    Raises `ConfigError` with one line per feature that does not fit.
+    ``rotations``: observation, or "action", -> how the data set states those of the spec, where it does not
+    say so itself. Raises `ConfigError` with one line per feature that does not fit.
     """
 
-    def __init__(self, dataset: Dataset, spec: EnvSpec, keys: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset, spec: EnvSpec, keys: Mapping[str, str] | None = None,
+        rotations: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.dataset, self.spec = dataset, spec
         keys = dict(keys or {})
         self._keys = {key: keys.pop(key, names.observation_feature(key)) for key in spec.observation}
@@ -33,9 +39,18 @@ class FittedDataset:
             f"{', '.join(spec.observation)}"
             for key in keys
         ]
-        for key, array in spec.observation.items():
-            problems += self._misfit(self._keys[key], array, f"observation {key!r}")
-        problems += self._misfit(names.ACTION, _action_array(spec), "the action")
+        #: Key, or "action" -> how the environment has the array, and the way to it from the data set's.
+        self._arrays = {**spec.observation, ACTION: _action_array(spec)}
+        self._restate: dict[str, Restated | None] = {}
+        for key, array in self._arrays.items():
+            try:
+                stored = stored_as(key, array, dataset.spec, rotations or {})
+            except ConfigError as error:
+                problems.append(str(error))
+                continue
+            self._restate[key] = restatement(stored, array)
+            what = "the action" if key == ACTION else f"observation {key!r}"
+            problems += self._misfit(self._keys.get(key, names.ACTION), stored, what)
         if problems:
             raise ConfigError(f"{dataset.folder} does not fit {spec.name}: " + "; ".join(problems))
         own = (names.REWARD, names.DONE, names.TERMINATED, names.TRUNCATED, names.SUCCESS, names.SOURCE,
@@ -80,7 +95,7 @@ class FittedDataset:
 
     def _episode(self, rows: Rows, final: Rows | None) -> Episode:
         columns, count = rows.columns, len(next(iter(rows.columns.values())))
-        obs = {key: self._array(rows, self._keys[key], a) for key, a in self.spec.observation.items()}
+        obs = {key: self._array(rows, key) for key in self._keys}
         done = self._flag(columns, names.DONE)
         terminated = self._flag(columns, names.TERMINATED)
         known = names.TERMINATED in columns
@@ -89,9 +104,9 @@ class FittedDataset:
         reward = columns.get(names.REWARD)
         ends = None
         if final is not None:
-            ends = {k: self._array(final, self._keys[k], a)[0] for k, a in self.spec.observation.items()}
+            ends = {key: self._array(final, key)[0] for key in self._keys}
         return Episode(
-            obs, self._array(rows, names.ACTION, _action_array(self.spec)),
+            obs, self._array(rows, ACTION),
             np.zeros(count, np.float32) if reward is None else reward[:, 0].astype(np.float32),
             np.full(count, SOURCES.index("human"), np.uint8) if source is None else source[:, 0],
             terminated=bool(terminated), truncated=bool(done and not terminated) if known else False,
@@ -105,9 +120,12 @@ class FittedDataset:
     def _flag(columns: Arrays, name: str) -> bool:
         return bool(columns[name].any()) if name in columns else False
 
-    def _array(self, rows: Rows, name: str, array: ArraySpec) -> np.ndarray:
-        """[T, *array.shape], checked number by number."""
+    def _array(self, rows: Rows, key: str) -> np.ndarray:
+        """[T, *shape] of an observation or the action, checked number by number."""
+        name, array, restate = self._keys.get(key, names.ACTION), self._arrays[key], self._restate[key]
         values, feature = rows.columns[name], self.dataset.features[name]
+        if restate is not None:
+            values = restate(values)
         _check_numbers(values, array, feature, rows)
         if feature.is_image and array.layout == "CHW":
             values = np.moveaxis(values, -1, 1)
@@ -142,7 +160,7 @@ def _convertible(stored: str, wanted: str) -> bool:
 def _action_array(spec: EnvSpec) -> ArraySpec:
     """The action as an array with its range."""
     action = spec.action
-    array = ArraySpec(action.dtype, action.shape)
+    array = ArraySpec(action.dtype, action.shape, rotations=action.rotations)
     if action.kind == "continuous":
         array.low, array.high = np.asarray(action.low), np.asarray(action.high)  # type: ignore[assignment]
     else:

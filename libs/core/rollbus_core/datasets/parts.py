@@ -55,7 +55,7 @@ class Part:
 
     def fitted(self, spec: EnvSpec) -> FittedDataset:
         """The data set as ``spec`` wants it. Raises `ConfigError`."""
-        return FittedDataset(self.dataset, without_expert(spec), self.source.keys)
+        return FittedDataset(self.dataset, without_expert(spec), self.source.keys, self.source.rotations)
 
 
 def parts(config: DataConfig, feeds: Mapping[str, Feed]) -> dict[str, list[Part]]:
