@@ -55,35 +55,40 @@ def restated(array: Spec, types: Sequence[str]) -> Spec:
 
     What changes has the bounds and names of its type; an observation loses its range. Raises `SpecError`.
     """
-    changes, shift = [], 0
+    changes: list[tuple[RotationSpec, RotationSpec]] = []
+    shift = 0
     for old, type in zip(array.rotations, types, strict=True):
         new = RotationSpec(type, old.start + shift)
         changes.append((old, new))
         shift = new.end - old.end
     if shift and len(array.shape) != 1:
         raise SpecError(f"an array {list(array.shape)} has no place for {', '.join(types)}; make it a vector")
-
-    def with_changes(values: list[Any], of: Callable[[str], list[Any]]) -> list[Any]:
-        """``values``, one per element, with those ``of`` the new type where it is another one."""
-        found: list[Any] = []
-        at = 0
-        for old, new in changes:
-            mine = values[old.start : old.end] if old.type == new.type else of(new.type)
-            found += [*values[at : old.start], *mine]
-            at = old.end
-        return [*found, *values[at:]]
-
     made: dict[str, Any] = {
         "rotations": [new for _, new in changes],
         "shape": (array.size + shift,) if shift else array.shape,
-        "names": with_changes(array.names, lambda type: [*ROTATIONS[type]]) if array.names else [],
+        "names": _changed(array.names, changes, lambda type: [*ROTATIONS[type]]) if array.names else [],
     }
     if isinstance(array, ActionSpec):
-        made["low"] = with_changes(list(array.low), lambda type: [-b for b in _bounds(type)])
-        made["high"] = with_changes(list(array.high), _bounds)
+        made["low"] = _changed(array.low, changes, lambda type: [-b for b in _bounds(type)])
+        made["high"] = _changed(array.high, changes, _bounds)
     elif any(old.type != new.type for old, new in changes):
         made |= {"low": None, "high": None}
     return replace(array, **made)
+
+
+def _changed(
+    values: Sequence[Any],
+    changes: Sequence[tuple[RotationSpec, RotationSpec]],
+    of: Callable[[str], list[Any]],
+) -> list[Any]:
+    """``values``, one per element, with those ``of`` the new type where it is another one."""
+    found: list[Any] = []
+    end = 0
+    for old, new in changes:
+        found += [*values[end : old.start]]
+        found += values[old.start : old.end] if old.type == new.type else of(new.type)
+        end = old.end
+    return [*found, *values[end:]]
 
 
 @dataclass(frozen=True)
