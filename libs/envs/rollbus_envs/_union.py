@@ -10,7 +10,16 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from rollbus_wire.errors import ConfigError
-from rollbus_wire.spec import EXPERT_ACTION, INSTRUCTION, MAY_REFINE, TASK, ActionSpec, ArraySpec, EnvSpec
+from rollbus_wire.spec import (
+    EXPERT_ACTION,
+    INSTRUCTION,
+    MAY_REFINE,
+    TASK,
+    ActionSpec,
+    ArraySpec,
+    EnvSpec,
+    RotationSpec,
+)
 
 #: What an observation holds where a task does not have it; zeros for others.
 _WHERE_ABSENT = {MAY_REFINE: 1}
@@ -129,6 +138,7 @@ def _array(
     whole = len(shapes) == 1 and all(a.names == arrays[0].names for a in arrays)
     if whole:
         names, shape = arrays[0].names, arrays[0].shape
+        _same("observation %r has rotations" % key, {n: _stated(a.rotations) for n, a in having.items()})
         found: Dict[str, Optional[List[int]]] = dict.fromkeys(having)
     else:
         size, names, by_task = _placed({name: (a.size, a.names) for name, a in having.items()})
@@ -136,10 +146,13 @@ def _array(
     if not everywhere or any(found.values()):
         low, high = (None if low is None else min(low, 0.0)), (None if high is None else max(high, 0.0))
     first = arrays[0]
-    return (
-        ArraySpec(first.dtype, shape, low, high, first.layout, first.channels, list(names), first.unit),
-        found,
-    )
+    union = ArraySpec(first.dtype, shape, low, high, first.layout, first.channels, list(names), first.unit)
+    union.rotations = list(first.rotations) if whole else []
+    return union, found
+
+
+def _stated(rotations: List[RotationSpec]) -> str:
+    return ", ".join("%s at %d" % (each.type, each.start) for each in rotations)
 
 
 def _least(values: List[Optional[float]]) -> Optional[float]:
@@ -179,6 +192,8 @@ def _action(specs: Dict[str, ActionSpec]) -> Tuple[ActionSpec, List[List[int]]]:
     if first.layout:
         _same("completions have shape", {name: list(a.shape) for name, a in specs.items()})
     alike = all(a.shape == first.shape and a.names == first.names for a in kinds)
+    if alike:
+        _same("actions have rotations", {name: _stated(a.rotations) for name, a in specs.items()})
     size, names, by_task = _placed({name: (a.size, a.names) for name, a in specs.items()})
     places = list(by_task.values())
     shape = first.shape if alike else (size,)
@@ -189,7 +204,10 @@ def _action(specs: Dict[str, ActionSpec]) -> Tuple[ActionSpec, List[List[int]]]:
         return union, places
     bounds = [_agreed(i, specs, places) for i in range(size)]
     low, high = [a for a, _ in bounds], [b for _, b in bounds]
-    return ActionSpec("continuous", shape, low=low, high=high, names=names, unit=first.unit), places
+    rotations = list(first.rotations) if alike else []
+    return ActionSpec(
+        "continuous", shape, low=low, high=high, names=names, unit=first.unit, rotations=rotations
+    ), places  # fmt: skip
 
 
 def _agreed(element: int, specs: Dict[str, ActionSpec], places: List[List[int]]) -> Tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -63,6 +63,23 @@ def check_finite(c: Checker) -> Iterator[str]:
         for problem in _range_problems(c.spec, result.obs or {}, "step %d" % (t + 1)):
             yield problem
             return
+
+
+def check_rotations(c: Checker) -> Iterator[str]:
+    """Quaternions and columns of matrices that are observed have length 1 over whole episodes."""
+    episode = c.run(c.env, c.rows)
+    for t, obs in enumerate([episode.first] + [result.obs or {} for result in episode.steps]):
+        # Rows whose episode has ended are zeros.
+        running = np.flatnonzero((episode.lengths == 0) | (episode.lengths >= t))
+        for key, stated in c.spec.observation.items():
+            flat = np.asarray(obs[key])[running].reshape(len(running), -1)
+            for each in stated.rotations:
+                worst = _not_of_length_one(each.type, flat[:, each.start : each.end])
+                if worst is not None:
+                    yield "observation %r at step %d: elements %d to %d are no %s: a length is %g, not 1" % (
+                        key, t, each.start, each.end - 1, each.type, worst,
+                    )  # fmt: skip
+                    return
 
 
 def check_aliasing(c: Checker) -> Iterator[str]:
@@ -257,6 +274,11 @@ def _always(c: Checker) -> str:
     return ""
 
 
+def _turned(c: Checker) -> str:
+    stated = any(array.rotations for array in c.spec.observation.values())
+    return "" if stated else "the spec states no rotation in an observation"
+
+
 def _repeatable(c: Checker) -> str:
     return "" if c.spec.deterministic else "the spec says deterministic = False"
 
@@ -280,6 +302,7 @@ CHECKS: List[_Check] = [
     ("data is as stated", check_data, _always),
     ("success as declared", check_success, _always),
     ("finite numbers", check_finite, _always),
+    ("rotations as stated", check_rotations, _turned),
     ("arrays are given away", check_aliasing, _always),
     ("no reset by itself", check_no_auto_reset, _always),
     ("flags", check_flags, _always),
@@ -288,6 +311,16 @@ CHECKS: List[_Check] = [
     ("late observation is exact", check_late_observe, _late),
     ("state can be restored", check_state, _restorable),
 ]
+
+
+def _not_of_length_one(type: str, values: np.ndarray) -> Optional[float]:
+    """A length in ``values`` [R, size] that should be 1 and is not."""
+    if type not in ("quat_xyzw", "quat_wxyz", "matrix", "rot6d"):
+        return None
+    vectors = values.reshape(len(values), -1, 4 if type.startswith("quat") else 3)
+    lengths = np.linalg.norm(vectors, axis=2).ravel()
+    wrong = lengths[~(np.abs(lengths - 1) < 1e-3)]
+    return float(wrong[0]) if len(wrong) else None
 
 
 def _observation_problems(spec: EnvSpec, obs: Any, count: int, where: str) -> Iterator[str]:

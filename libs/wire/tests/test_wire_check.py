@@ -22,7 +22,7 @@ def test_good_environments_pass():
     ):
         report = check_env(make, num_rows=3, steps=60)
         assert report.ok, str(report)
-        assert len(report.passed) == 10 and len(report.skipped) == 1
+        assert len(report.passed) == 10 and len(report.skipped) == 2
     assert check_env(Spaces).ok
 
 
@@ -247,7 +247,7 @@ def test_promises_that_are_not_made_are_not_checked():
             self.state(deterministic=False, seeding="none")
 
     report = check_env(Honest)
-    assert report.ok and len(report.skipped) == 4, str(report)
+    assert report.ok and len(report.skipped) == 5, str(report)
 
 
 def test_the_command_line(capsys):
@@ -294,3 +294,30 @@ def test_one_raised_error_is_reported_once():
         assert len(report.problems) == 1, str(report)
         same = [text for text in report.skipped if "the same error as 'data is as stated'" in text]
         assert len(same) >= 2
+
+
+class Turned(Walk):
+    """Shows a quaternion that is as long as stated; w comes last."""
+
+    rotations = {"obs": [("quat_xyzw", 0)]}
+
+    def __init__(self, length=1.0):
+        super().__init__()
+        self.observation_space = type(self.observation_space)(-2.0, 2.0, (4,), np.float32)
+        self.length = length
+
+    def reset(self, **options):
+        super().reset(**options)
+        return np.array([0, 0, 0, 1], np.float32), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return (np.array([0, 0.6, 0, 0.8], np.float32) * self.length, *rest)
+
+
+def test_rotations_have_length_one():
+    report = check_env(Turned, num_rows=2, steps=60)
+    assert "rotations as stated" in report.passed, str(report)
+    report = check_env(lambda: Turned(0.5), num_rows=2, steps=60)
+    problem = next(p for p in report.problems if p.check == "rotations as stated")
+    assert "observation 'obs' at step 1: elements 0 to 3 are no quat_xyzw: a length is 0.5" in problem.text
