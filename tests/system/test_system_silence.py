@@ -121,3 +121,28 @@ def test_sigterm_ends_each_service_under_load_within_five_seconds(rollbus: Runne
     assert time.monotonic() - began < 5.0
     end(process)
     assert runtime_folders(rollbus) == []
+
+
+@pytest.mark.parametrize("name", ["learner-0", "broker-0"])
+def test_what_hangs_for_good_is_killed_and_begins_anew(rollbus: Runner, name: str) -> None:
+    """And nobody can be a second one of the same name meanwhile."""
+    run = rollbus.folder / "run"
+    process = long_run(rollbus, run, "deploy.hung_after_s=1", "run.audit=true")
+    wait_for_steps(rollbus, run, 500, process)
+    second = rollbus("serve", "actor", "--run-dir", str(run))
+    pid = member(rollbus, run, "actor-0")["pid"]
+    assert (
+        second.returncode == 2
+        and f"actor-0 of the run in {run} runs already, as process {pid}" in second.stderr
+    )
+    victim = member(rollbus, run, name)["pid"]
+    os.kill(victim, signal.SIGSTOP)
+    wait_for(lambda: not living([victim]), PATIENCE_S, "it is killed")
+    wait_for_steps(rollbus, run, 1000, process)
+    assert member(rollbus, run, name)["pid"] != victim and member(rollbus, run, "actor-0")["pid"] == pid
+    errors = end(process)
+    assert (
+        f"{name} hangs: it lives, but was lost for more than 1 s (deploy.hung_after_s); it is killed"
+        in errors
+    )
+    assert rollbus("audit", str(run)).returncode == 0 and runtime_folders(rollbus) == []

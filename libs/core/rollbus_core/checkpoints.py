@@ -168,10 +168,19 @@ def load_policy_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[s
 def take_lineage(folder: Path) -> int:
     """The number of this start of the learner: 0 at the first; on disk before it is used.
 
-    Two starts never share one, even if no checkpoint was saved in between.
+    Two starts never share one, even if no checkpoint was saved in between. Raises `CheckpointError` if the
+    file is damaged.
     """
     path = folder / "lineage"
-    lineage = int(path.read_text()) if path.exists() else 0
+    text = path.read_bytes().strip() if path.exists() else b"0"
+    if not text.isdigit() or len(text) > 9:
+        highest = max((_age(each)[0] for each in listed(folder)), default=0)
+        raise CheckpointError(
+            f"{path} is damaged: it holds {short(text)}, not the number of this start of the learner; "
+            f"write a number into it that no start had (the checkpoints know of {highest}), or use another "
+            "--run-dir"
+        )
+    lineage = int(text)
     write_atomic(path, str(lineage + 1).encode())
     return lineage
 

@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rollbus_wire.errors import ConfigError, SharedMemoryFull
@@ -27,6 +27,10 @@ UNFINISHED_S = 30.0
 def shared_memory_root() -> Path:
     """The folder for runtime folders: ROLLBUS_RUNTIME_DIR, else /dev/shm."""
     return Path(os.environ.get("ROLLBUS_RUNTIME_DIR", "/dev/shm"))
+
+
+class AlreadyRuns(ConfigError):
+    """Another process of this host is what this one would be."""
 
 
 class RunPaths:
@@ -117,6 +121,28 @@ class RunPaths:
                 f"{num_bytes >> 20} MiB (2 x broker.slab_bytes); free some, give it more "
                 "(docker: --shm-size), or set ROLLBUS_RUNTIME_DIR"
             )
+
+    @contextlib.contextmanager
+    def claimed(self, members: Iterable[str]) -> Iterator[None]:
+        """Be the only process of this host that is any of ``members`` for as long as the block runs.
+
+        The runtime folder must be held. Raises `AlreadyRuns` with the other process.
+        """
+        with contextlib.ExitStack() as claims:
+            for member in members:
+                descriptor = os.open(self.runtime / f"{member}.pid", os.O_RDWR | os.O_CREAT, 0o600)
+                claims.callback(os.close, descriptor)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise AlreadyRuns(
+                        f"{member} of the run in {self.root} runs already, as process "
+                        f"{os.read(descriptor, 20).decode() or '?'}; end that one first, or serve another "
+                        "--index"
+                    ) from None
+                os.truncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+            yield
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:

@@ -95,11 +95,37 @@ def audit(folder: Path) -> Verdict:
             verdict.refused[chunk.reason] += 1
     dropped = {line["sequence"]: line["reason"] for line in read_lines(folder / "dropped.jsonl")}
     draws = read_lines(folder / "drawn.jsonl")
+    if verdict.acknowledged_chunks:
+        _check_whole(verdict, folder, draws)
     if draws:
         _judge_replay(verdict, chunks, dropped, draws)
     else:
         _judge_queue(verdict, chunks, dropped, folder)
     return verdict
+
+
+def _check_whole(verdict: Verdict, folder: Path, draws: list[dict[str, Any]]) -> None:
+    """The learner's record reaches as far as its metrics do, and says where each of its starts went on."""
+    lines = [*draws, *read_lines(folder / "applied.jsonl"), *read_lines(folder / "unread.jsonl")]
+    recorded: dict[int, int] = defaultdict(int)
+    for lineage, number in (line["version"] for line in lines):
+        recorded[lineage] = max(recorded[lineage], number)
+    begun = {int(line["version"][0]) for line in read_lines(folder / "lineages.jsonl")}
+    learned: dict[int, int] = defaultdict(int)
+    for row in read_lines(folder.parent / "metrics.jsonl"):
+        lineage, _, number = str(row.get("version", "")).partition(".")
+        if lineage.isdigit() and number.isdigit():
+            learned[int(lineage)] = max(learned[int(lineage)], int(number))
+    unknown = recorded.keys() - begun or (learned.keys() if not begun else set())
+    for lineage in sorted(unknown):
+        verdict.wrong("unexplained", 1, f"lineages.jsonl says nothing of start {lineage} of the learner")
+    for lineage in sorted(learned.keys() & begun):
+        if (missing := learned[lineage] - recorded[lineage]) > 0:
+            verdict.wrong(
+                "unexplained", missing,
+                f"metrics.jsonl goes up to version {lineage}.{learned[lineage]}, the record of what was "
+                f"applied to {lineage}.{recorded[lineage]}: it was cut or lost",
+            )  # fmt: skip
 
 
 def sent(folder: Path) -> list[Chunk]:

@@ -46,7 +46,8 @@ def snapshot(members: Members, total_steps: int, started: float) -> dict[str, An
     """The numbers that progress shows, from the members' last heartbeats."""
     learner = next(iter(by_role(members, "learner")), {})
     hubs, actors = by_role(members, "hub"), by_role(members, "actor")
-    steps, rate = learner.get("env_steps", 0), learner.get("steps_per_s", 0.0)
+    lost = any(m["role"] == "learner" for m in _lost(members))
+    steps, rate = learner.get("env_steps", 0), 0.0 if lost else learner.get("steps_per_s", 0.0)
     left = max(0, total_steps - steps)
     return {
         "elapsed_s": time.monotonic() - started,
@@ -65,9 +66,11 @@ def snapshot(members: Members, total_steps: int, started: float) -> dict[str, An
 
 
 def bottleneck(members: Members) -> str:
-    """Environments where none is there, else the busiest role by its members' mean share of time at work."""
+    """Environments where none is there, who is lost, or the busiest role by its share of time at work."""
     if stands_still(members):
         return "environments (none is there)"
+    if lost := _lost(members):
+        return f"{lost[0]['name']} (lost, silent for {lost[0]['silent_s']:.0f} s)"
     role, share = _busiest(members)
     return f"{role} ({share:.0%} busy)" if role else "-"
 
@@ -76,12 +79,20 @@ def advice(members: Members) -> str:
     """What would make the run faster; "" while nothing is known."""
     if stands_still(members):
         return "let environments dial in (run_env, docs/environments.md)"
+    if any(hub.get("rows_missing") for hub in by_role(members, "hub")):
+        return "let the environments that are missing dial in"
+    if _lost(members):
+        return ""
     role, share = _busiest(members)
     if not role:
         return ""
     if share < IDLE_SHARE:
         return "they wait for each other: more slices (env.num_slices) or lag (algorithm.max_lag)"
     return WHAT_TO_SCALE[role].format(more=len(by_role(members, role)) + 1)
+
+
+def _lost(members: Members) -> list[Mapping[str, Any]]:
+    return [member for member in members if member.get("state") == "lost"]
 
 
 def stands_still(members: Members) -> bool:

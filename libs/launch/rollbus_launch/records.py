@@ -15,15 +15,17 @@ from rollbus_core.paths import RunPaths
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a JSON-lines file; a torn last line is left out, a missing file is empty."""
+    """The records of a JSON-lines file; what is torn or damaged is left out, a missing file is empty."""
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text().splitlines():
+    for line in path.read_bytes().splitlines():
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
             continue
+        if isinstance(row, dict):
+            rows.append(row)
     return rows
 
 

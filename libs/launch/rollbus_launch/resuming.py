@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollbus_core.checkpoints import newest_whole, read_manifest
+from rollbus_core.checkpoints import listed, newest_whole, read_manifest
 from rollbus_core.config.load import Resolved, load_resolved
 from rollbus_core.config.models import EnvConfig
 from rollbus_core.paths import RunPaths
@@ -39,8 +40,14 @@ def before(resolved: Resolved, paths: RunPaths) -> list[str]:
 
     Raises `ConfigError` if the checkpoint is of another task, policy or algorithm.
     """
-    if resolved.recipe.run.resume == "never" or not (paths.checkpoints / "last").exists():
+    last = paths.checkpoints / "last"
+    if resolved.recipe.run.resume == "never" or not os.path.lexists(last):
         return []
+    if not last.exists() and not listed(paths.checkpoints):
+        raise ConfigError(
+            f"{last} says {os.readlink(last)}, which is gone, and there is no other checkpoint; put it back, "
+            "use another --run-dir, or begin anew with run.resume=never"
+        )
     try:
         checkpoint, problems = newest_whole(paths.checkpoints)
     except CheckpointError:

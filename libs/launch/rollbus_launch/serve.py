@@ -16,7 +16,7 @@ from rollbus_core.access import Access
 from rollbus_core.config.load import load_resolved
 from rollbus_core.lines import NO_ROOM
 from rollbus_core.log import get_logger
-from rollbus_core.paths import RunPaths, remove_dead
+from rollbus_core.paths import AlreadyRuns, RunPaths, remove_dead
 from rollbus_launch import build, stacks
 from rollbus_launch.chaos import clock
 from rollbus_launch.children import LAUNCHER_PID, NO_ROOM_CODE, end_with_parent
@@ -44,7 +44,7 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
         stacks.serve(paths, name)
         log = get_logger(paths, name)
         access = Access.from_environment(log.warning)
-        with paths.alive():
+        with paths.alive(), paths.claimed(f"{role}-{index}" for role in roles):
             services = build.services(roles, index, resolved, paths, access, should_stop=stop)
             stage = "run"
             log.info("started", pid=os.getpid(), roles=list(roles))
@@ -62,6 +62,10 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
             remove_dead()  # the launcher would have; the last service to end finds the folder unheld
     except build.Stopped:
         return 0
+    except AlreadyRuns as error:
+        # Logs and failures of this name are the other one's.
+        print(f"rollbus serve: {error}", file=sys.stderr)
+        return 2
     except Exception as error:  # noqa: BLE001 - the top of the process: report, then end
         member = next((s.member for s in services if s.member), None)
         _report(paths, name, member.current_stage if member else stage, error)

@@ -17,6 +17,7 @@ from rollbus_core.paths import RunPaths
 from rollbus_launch import nursery, room, stacks
 from rollbus_launch.auto_layout import Costs, measured
 from rollbus_launch.children import start_command
+from rollbus_launch.hung import Patience
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
 from rollbus_launch.nursery import Nursery
@@ -38,6 +39,8 @@ TURN_S = 0.1
 STATUS_S = 0.5
 #: After the learner has finished, the last evaluation may take this long.
 LAST_EVALUATION_S = 600.0
+#: People are told of a broker that has not answered for this long.
+BROKER_TOLD_S = 5.0
 #: Where the stack begins in what a service says of a failure.
 _STACK = "\nTraceback (most recent call last):\n"
 #: If the learner's word of its final checkpoint has not come so long after it ended, it was lost.
@@ -69,6 +72,9 @@ class Session:
         #: Lost members that were just asked for their stacks, and those that have been told of.
         self._silent: set[str] = set()
         self._told_silent: set[str] = set()
+        deploy = self.recipe.deploy
+        self._patience = Patience(deploy.hung_after_s, deploy.start_timeout_s, time.monotonic())
+        self._broker_told = False
         self.stopped_by = ""
         self._final_path = ""
         self._learner_done_at = 0.0
@@ -91,6 +97,7 @@ class Session:
                 for envelope in self.member.poll():
                     self._handle(envelope)
                 self._watch()
+                self._end_hanging()
                 if (now := time.monotonic()) >= next_status:
                     next_status = now + STATUS_S
                     self.member.send(ListMembers())
@@ -122,7 +129,8 @@ class Session:
     def _handle(self, envelope: Envelope) -> None:
         message = envelope.message
         if isinstance(message, Members):
-            self.members = message.members
+            self.members, self._broker_told = message.members, False
+            self._patience.heard(m["name"] for m in self.members if m["state"] == "lost")
             self._note_failures()
             self._note_silent()
             if self.launcher.running("learner") and (costs := measured(message.members)):
@@ -172,8 +180,27 @@ class Session:
         for name in self._silent:
             self.launcher.ask_stack(*_role_and_index(name))
 
+    def _end_hanging(self) -> None:
+        """Kill what lives but has been silent for too long; it starts again within its budget."""
+        self._patience.turn(time.monotonic())
+        silent_s = self._patience.broker_s
+        if silent_s > BROKER_TOLD_S and not self._broker_told and self.launcher.running("broker"):
+            self._broker_told = True
+            self.display.note(f"the broker has not answered for {silent_s:.0f} s; the others wait for it")
+        pids = {member["name"]: member["pid"] for member in self.members}
+        hanging = [(name, pids.get(name)) for name in self._patience.hanging]
+        if self._patience.broker_hangs:
+            self._patience.broker_again()
+            hanging.append(("broker-0", None))
+        for name, pid in hanging:
+            if self.launcher.kill(*_role_and_index(name), pid):
+                limit = f"{self.recipe.deploy.hung_after_s:g} s (deploy.hung_after_s)"
+                self.display.note(f"{name} hangs: it lives, but was lost for more than {limit}; it is killed")
+
     def _on_exit(self, process: ProcessSpec, pid: int, reason: str) -> None:
         self._tell_gone(process, pid, reason)
+        if "broker" in process.roles:
+            self._patience.broker_again()
         if self.launcher.goes_on(process):  # else the reason ends the run, and is told then
             self.display.note(self._once(reason))
             self._begin_anew(process)

@@ -128,7 +128,8 @@ def make_head(
         raise SpecError(f"policy.head: {kind} needs one discrete action, these are {spec.kind}")
     if kind != "auto":
         raise SpecError(
-            f"policy.head: {kind} needs continuous actions, these are {spec.kind}; set head: auto"
+            f"policy.head: {kind} needs continuous actions, these are {spec.kind}; set head: auto, and an "
+            "algorithm that takes them (rollbus matrix)"
         )
     if spec.kind == "discrete":
         return Categorical(spec.num[0])

@@ -315,3 +315,23 @@ def test_repeated_actions_and_several_per_decision_exclude_each_other(refuse):
 def test_what_no_learner_can_count_with_is_refused(refuse):
     (line,) = refuse(PLUGINS, "env.tick_deadline_s=1e300")
     assert "1e+300 is beyond the range of float32" in line
+
+
+def test_what_is_no_file_is_not_read():
+    with pytest.raises(ConfigError, match=r"/dev/zero is no file; give a \.yaml file"):
+        load("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "algorithm:\n  num_steps: 99999999999999999999\n",
+            "algorithm.num_steps: 99,999,999,999,999,999,999 is beyond 64 bits",
+        ),
+        ("algorithm:\n  num_steps: 99999999999\n", "steps are more than 2,147,483,648 samples at once"),
+        ("env: {num_envs: 2000000000}\n", "rows per slice, at most 65,536; set env.num_envs lower"),
+    ],
+)
+def test_sizes_that_no_run_has(refuse, text, line):
+    assert any(line in each for each in refuse(text)), refuse(text)

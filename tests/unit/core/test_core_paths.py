@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollbus_core import paths
-from rollbus_core.paths import RunPaths, remove_dead
+from rollbus_core.paths import AlreadyRuns, RunPaths, remove_dead
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +76,16 @@ def test_folders_of_others_are_not_touched(runtime: Path) -> None:
     other.mkdir()
     os.utime(other, (0, 0))
     assert remove_dead() == [] and other.exists()
+
+
+def test_a_member_is_one_process_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(tmp_path))
+    paths = RunPaths(tmp_path / "run")
+    with paths.alive(), paths.claimed(["hub-0", "actor-0"]), paths.claimed(["actor-1"]):
+        text = rf"actor-0 of the run in {paths.root} runs already, as process {os.getpid()}; end that one"
+        with pytest.raises(AlreadyRuns, match=text), paths.claimed(["learner-0", "actor-0"]):
+            pass
+        with paths.claimed(["learner-0"]):
+            pass
+    with paths.alive(), paths.claimed(["actor-0"]):
+        pass

@@ -129,3 +129,41 @@ def test_a_late_replay_chunk_had_no_chance(logs: Logs) -> None:
 def test_overlaps() -> None:
     assert overlaps([(1, 0, 5), (1, 5, 5), (2, 3, 4)]) == []
     assert overlaps([(1, 0, 5), (1, 4, 5)]) == ["steps 4 to 4 of episode 1"]
+
+
+def test_a_record_that_ends_before_the_metrics_was_cut(tmp_path: Path) -> None:
+    """Else all that it lacks would count as waiting."""
+    (tmp_path / "audit").mkdir()
+    logs = Logs(tmp_path / "audit")
+    logs.put("lineages", {"version": [0, 0], "applied": 0})
+    for number in range(4):
+        logs.sent(number, number + 1)
+    for number in range(3):
+        logs.applied(number, number + 1, (0, number + 1))
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(f'{{"version": "0.{n}"}}\n' for n in (1, 2, 3)))
+    assert audit(logs.folder).good
+    kept = (logs.folder / "applied.jsonl").read_text().splitlines(keepends=True)
+    (logs.folder / "applied.jsonl").write_text(kept[0])
+    found = audit(logs.folder)
+    assert (found.waiting, found.unexplained, found.good) == (3, 2, False)
+    assert "metrics.jsonl goes up to version 0.3, the record of what was applied to 0.1" in found.problems[0]
+    (logs.folder / "applied.jsonl").unlink()
+    assert audit(logs.folder).unexplained == 3
+
+
+def test_starts_of_the_learner_that_nobody_wrote_down(tmp_path: Path) -> None:
+    (tmp_path / "audit").mkdir()
+    logs = Logs(tmp_path / "audit")
+    logs.sent(0, 1)
+    logs.applied(0, 1, (0, 1))
+    found = audit(logs.folder)
+    assert found.unexplained == 1 and "lineages.jsonl says nothing of start 0" in found.problems[0]
+
+
+def test_bytes_that_are_no_text_are_a_damaged_line(logs: Logs) -> None:
+    logs.sent(0, 1)
+    logs.applied(0, 1, (0, 1))
+    with open(logs.folder / "applied.jsonl", "ab") as file:
+        file.write(bytes(range(128, 256)) + b"\n[1]\n")
+    assert audit(logs.folder).good

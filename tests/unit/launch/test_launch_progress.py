@@ -87,3 +87,16 @@ def test_the_console_says_once_what_is_lost() -> None:
     for missing, refused in ((4, {}), (2, {}), (0, {}), (4, {}), (4, {}), (4, revoked), (4, revoked)):
         display.update([hub(missing, refused), LEARNER], None)
     assert len(said) == 2 and "4 of 4 rows" in said[0] and "a revoked key" in said[1]
+
+
+def test_a_lost_learner_learns_nothing() -> None:
+    members = [m if m["role"] != "learner" else {**m, "state": "lost", "silent_s": 42.3} for m in MEMBERS]
+    members = [{"name": f"{m['role']}-0", **m} for m in members]
+    shown = snapshot(members, 10_000, time.monotonic())
+    assert (shown["env_steps"], shown["steps_per_s"], shown["eta_s"]) == (4000, 0.0, None)
+    assert shown["bottleneck"] == "learner-0 (lost, silent for 42 s)" and advice(members) == ""
+
+
+def test_missing_rows_come_before_all_advice() -> None:
+    hub = {"role": "hub", "stats": {"busy": 0.1, "rows_missing": 8, "rows_wanted": 16}}
+    assert advice([hub, *MEMBERS]) == "let the environments that are missing dial in"

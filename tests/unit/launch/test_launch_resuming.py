@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,13 @@ def test_a_start_that_is_not_there_or_not_fit_is_refused(tmp_path: Path) -> None
     check_start(token)
     (start / "config.yaml").write_text(token.to_yaml())
     check_start(refining(tmp_path, given))
+
+
+def test_a_last_checkpoint_that_is_gone_is_no_new_run(paths: RunPaths, tmp_path: Path) -> None:
+    newest = (paths.checkpoints / "last").resolve()
+    shutil.rmtree(newest)
+    assert before(resolved(tmp_path), paths)[-1].startswith("goes on from checkpoint 000000000320-0.1")
+    shutil.rmtree(paths.checkpoints / "000000000320-0.1")
+    with pytest.raises(ConfigError, match=f"last says {newest.name}, which is gone, and there is no other"):
+        before(resolved(tmp_path), paths)
+    assert before(resolved(tmp_path, "run.resume=never"), paths) == []

@@ -164,6 +164,15 @@ def test_lineages_are_never_given_twice(tmp_path):
     assert [take_lineage(tmp_path) for _ in range(3)] == [0, 1, 2]
 
 
+def test_a_damaged_number_of_the_lineage_names_its_file(tmp_path):
+    save(CheckpointFolder(tmp_path, 3), 10, lineage=4)
+    (tmp_path / "lineage").write_bytes(b"zz\xff")
+    with pytest.raises(CheckpointError, match=r"lineage is damaged: .*zz.*the checkpoints know of 4"):
+        take_lineage(tmp_path)
+    (tmp_path / "lineage").write_text("7\n")
+    assert take_lineage(tmp_path) == 7
+
+
 SAVER = """
 import sys, torch
 sys.path.insert(0, {here!r})

@@ -13,13 +13,14 @@ from typing import Any
 from rollbus_core import extras
 from rollbus_core.config import plugins
 from rollbus_core.config.feeds import Origins, located
+from rollbus_core.config.models import MAX_SEED
 from rollbus_core.config.nearest import hint
 from rollbus_core.config.recipe import Recipe
 from rollbus_core.config.source import DEFAULT
 from rollbus_core.key_folder import configured
 from rollbus_wire import lookup
 from rollbus_wire.errors import BindRefused, RollbusError
-from rollbus_wire.limits import MAX_PROCESSES
+from rollbus_wire.limits import MAX_PROCESSES, MAX_ROWS
 from rollbus_wire.sockets import check_bind
 
 #: The services of a run; ``deploy.processes`` lays out each exactly once.
@@ -43,6 +44,7 @@ CAPABILITIES = {
     "steering": "a network that chooses its initial noise",
     "refinement": "a network that changes what it decides",
 }
+MAX_SAMPLES = 1 << 31
 MAX_FLOAT32 = 3.4028234663852886e38
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
@@ -95,9 +97,11 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
 
 
 def _numbers(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Policies and learners count in float32."""
+    """Policies and learners count in float32; integers travel with 64 bits."""
     for section in type(recipe).model_fields:
         for key, value in getattr(recipe, section):
+            if isinstance(value, int) and abs(value) > MAX_SEED:
+                yield f"{section}.{key}", f"{value:,} is beyond 64 bits; at most {MAX_SEED:,}"
             if isinstance(value, float) and MAX_FLOAT32 < abs(value) < math.inf:
                 yield f"{section}.{key}", f"{value:g} is beyond the range of float32, {MAX_FLOAT32:.3g}"
 
@@ -199,7 +203,7 @@ def _rows(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _counts(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """More processes than a run is made for are a slip of the keyboard."""
+    """More processes or rows than a run is made for are a slip of the keyboard."""
     env = recipe.env
     workers = env.workers * env.hubs if env.placement == "workers" else 0
     counts = {"actor.count": recipe.actor.count, "env.hubs": env.hubs, "env.workers": workers}
@@ -210,6 +214,19 @@ def _counts(recipe: Recipe) -> Iterator[tuple[str, str]]:
                 f"{count:,} processes, but no run has more than {MAX_PROCESSES:,} of one kind; set it lower: "
                 "one process serves many rows at once (env.num_envs, actor.max_batch)",
             )
+    if (rows := -(-env.num_envs // env.num_slices)) > MAX_ROWS:
+        yield (
+            "env.num_envs",
+            f"{env.num_envs:,} rows in {env.num_slices:,} slices are {rows:,} rows per slice, at most "
+            f"{MAX_ROWS:,}; set env.num_envs lower, or env.num_slices higher",
+        )
+    num_steps = getattr(recipe.algorithm, "num_steps", 0)
+    if env.num_envs * num_steps > MAX_SAMPLES:
+        yield (
+            "algorithm.num_steps",
+            f"{env.num_envs:,} rows x {num_steps:,} steps are more than {MAX_SAMPLES:,} samples at once; set "
+            "algorithm.num_steps or env.num_envs lower",
+        )
 
 
 def _determinism(recipe: Recipe) -> Iterator[tuple[str, str]]:

@@ -289,5 +289,11 @@ class DeployConfig(Section):
         "else the run ends.",
         ge=1,
     )
+    hung_after_s: float = option(
+        60.0,
+        "A process that lives but has been lost for this long is killed and starts again; 0: never.",
+        "s",
+        ge=0,
+    )
     start_timeout_s: float = option(60.0, "Time limit from start to ready.", "s", gt=0)
     stop_timeout_s: float = option(5.0, "Time limit from stop to exit.", "s", gt=0)

@@ -112,7 +112,10 @@ Dumper.add_multi_representer(PurePath, lambda dumper, path: dumper.represent_str
 def read(path: Path, kind: str = "recipe") -> Document:
     """The document in ``path``, a ``kind``; raises `ConfigError` if it is missing or no mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{path} is no file; give a .yaml file")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_CHARS + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of a {kind} ({kind}s/*.yaml)") from None
     except IsADirectoryError:

@@ -100,6 +100,16 @@ class LocalLauncher:
                 entry.wanted_again = True
                 _signal(entry, signal.SIGKILL)
 
+    def kill(self, role: str, index: int, pid: int | None) -> bool:
+        """Kill the process of a service, if it is ``pid`` (None: whichever it is); whether there was one."""
+        for entry in self._processes.values():
+            child = entry.child
+            if role in entry.spec.roles and entry.spec.index == index and child is not None:
+                if child.poll() is None and pid in (None, child.pid):
+                    _signal(entry, signal.SIGKILL)
+                    return True
+        return False
+
     def ask_stack(self, role: str, index: int) -> None:
         """Have the process of a service write down where it is (`rollbus_launch.stacks`)."""
         for entry in self._processes.values():

@@ -253,8 +253,17 @@ class Registry:
         return {
             "role": "broker", "name": "broker-0", "pid": os.getpid(), "host": socket.gethostname(),
             "state": "ready", "stage": "serve", "since_s": 0.0, "silent_s": 0.0, "deadline_s": 0.0,
-            "failure": "", "incarnation": self.boot, "slices": [], "stats": {},
+            "failure": self._without_room(), "incarnation": self.boot, "slices": [], "stats": {},
         }  # fmt: skip
+
+    def _without_room(self) -> str:
+        """What the tables have no room for; "": they have."""
+        states = {str(table["state"]) for table in self._tables()}
+        if "disk" in states:
+            return f"the disk of {self.paths.root} is full: nothing is taken or given until there is room"
+        if "memory" in states:
+            return f"shared memory in {self.paths.runtime} is full: chunks wait for room"
+        return ""
 
     def _ping(self, envelope: Envelope, now: float) -> None:
         self._reply(envelope, Pong())
