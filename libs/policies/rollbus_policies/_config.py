@@ -128,7 +128,11 @@ class ActorCriticConfig(CriticFields, ChunkConfig):
         """What head and value do not give."""
         own = _OF_HEADS.get(self.head, frozenset({"log_prob", "entropy", "cloning_loss"}))
         missing = set(_HEAD_OF) - own
-        lacks = {name: f"head {self.head} gives none; set policy.head: {_HEAD_OF[name]}" for name in missing}
+        only = {"sample": ", of continuous actions only", "deterministic": ", of continuous actions only"}
+        lacks = {
+            name: f"head {self.head} gives none; set policy.head: {_HEAD_OF[name]}{only.get(name, '')}"
+            for name in missing
+        }
         return lacks | self.value_lacks()
 
     @property

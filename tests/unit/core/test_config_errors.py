@@ -288,7 +288,7 @@ TOY = "env: {name: toy, kind: continuous, num_envs: 8}\n"
         ),
         (
             "policy: {name: mlp}\nalgorithm: {name: sac}\n",
-            "(sample); head auto gives none; set policy.head: tanh_gaussian",
+            "(sample); head auto gives none; set policy.head: tanh_gaussian, of continuous actions only",
         ),
         (
             "policy: {name: mlp, chunk: 2, execute: 3}\nalgorithm: {name: ppo}\n",
