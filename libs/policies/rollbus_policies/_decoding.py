@@ -96,9 +96,7 @@ class Decoder:
         """Rows of these ``numbers`` leave; those that have left already are no matter."""
         rows = np.flatnonzero(np.isin(self._slots["number"], numbers))
         if rows.size:
-            to, source = self._leave(rows)
-            self._features[to] = self._features[source]
-            self._features = self._features[: self._slots.num]
+            self._leave(rows)
 
     @torch.inference_mode()
     def finish(self) -> Act:
@@ -184,8 +182,9 @@ class Decoder:
         }
         return Act(env_action=action, action=action, extras={name: found[name] for name in self._want})
 
-    def _leave(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _leave(self, rows: np.ndarray) -> None:
         to, source = self._slots.leave(rows)
         if to.size:
             self._kept.move(to, source)
-        return to, source
+            self._features[to] = self._features[source]
+        self._features = self._features[: self._slots.num]

@@ -112,6 +112,15 @@ def test_rows_that_come_at_different_times_do_not_notice_each_other(policy):
     assert took == dict(enumerate(lengths(beside.whole).tolist()))
 
 
+def test_rows_come_again_after_all_have_left(policy):
+    beside = Beside(policy, 9)
+    for start in (0, 5):
+        beside.admit(list(range(start, min(start + 5, 9))))
+        while beside.decoder.num_rows:
+            beside.step()
+    assert sorted(beside.seen) == list(range(9))
+
+
 def test_modes_of_rows_may_differ(policy):
     modes = [("sample", "mode", "random")[row % 3] for row in range(18)]
     beside = Beside(policy, 18, modes)
