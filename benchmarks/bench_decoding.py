@@ -2,8 +2,8 @@
 
     python benchmarks/bench_decoding.py [--repetitions 5] [--seconds 0.8] [--json FILE]
 
-A hub of 8 slices with 8 rows each and an actor, both real, in one thread, with an environment that verifies at
-once. The policy's completions have geometric lengths with a mean of a quarter of the limit, or all of the
+A hub of 8 slices with 8 rows each and an actor, both real, in one thread, with an environment that verifies
+at once. The policy's completions have geometric lengths with a mean of a quarter of the limit, or all of the
 limit ("full"), where nothing is to be gained. A decision's latency is from the return of the environment's
 step to the call of the next one for the same slice. Both ways alternate, and each has a warm-up. Time is that
 of the thread, which never waits: what else runs on the machine disturbs it less.
