@@ -22,8 +22,10 @@ from rollbus_core.config.models import ActorConfig
 from rollbus_policies.base import Act, Decoder, PolicySpec
 from rollbus_wire.errors import ConfigError
 
-#: `auto` decodes continuously where a decision may take so many steps: see there.
-WORTH_STEPS = 32
+#: `auto` decodes continuously where a decision may take so many steps. Tokens/s over those of whole passes
+#: (benchmarks/bench_decoding.py, docs/results/speed.md; a net of 2 x 64, lengths geometric): with at most 32
+#: tokens 1.0 to 1.3, 64: 1.2 to 1.7, 128: 1.5 to 2.0.
+WORTH_STEPS = 64
 
 
 class _Open:
