@@ -32,6 +32,7 @@ def commands(repeats: int, seed: int, ray: str, triton: str) -> dict[str, list[s
         "returns": ["bench_returns.py"],
         "round_trip": ["bench_round_trip.py", "--where", "--repetitions", str(repeats)],
         "inference": ["bench_inference.py", *served, "--repeat", str(repeats)],
+        "decoding": ["bench_decoding.py", "--repetitions", str(repeats)],
         "weights": ["bench_weights.py", *with_ray, "--repeat", str(repeats)],
         "chunks": ["bench_chunks.py", *with_ray, "--repetitions", str(repeats)],
         "scaling": ["bench_scaling.py", "--repetitions", str(repeats)],

@@ -66,6 +66,12 @@ def uniform(seeds: np.ndarray, num: int) -> np.ndarray:
     return bits * (1.0 / (1 << 53))
 
 
+def skip(seeds: np.ndarray, num: np.ndarray) -> np.ndarray:
+    """uint64 [B]: seeds whose `uniform` begins behind the first ``num`` [B] numbers of ``seeds`` [B]."""
+    behind: np.ndarray = seeds + num.astype(np.uint64) * _GOLDEN
+    return behind
+
+
 def normal(seeds: np.ndarray, num: int) -> np.ndarray:
     """float32 [B, num], standard normal by Box and Muller (1958)."""
     half = -(-num // 2)

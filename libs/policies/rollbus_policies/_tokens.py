@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rollbus_accel.kernels.token_logprob import token_logprob
-from rollbus_core import rng
 from rollbus_policies import tokens
 from rollbus_policies._causal import Causal
-from rollbus_policies._heads import first_to_finish, race
-from rollbus_policies._transforms import group_keys, to_tensor
+from rollbus_policies._decoding import PAD, Decoder
+from rollbus_policies._transforms import group_keys
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spec import EnvSpec
 
-PAD = 0
 _WANTS = frozenset({"log_prob", "token_log_prob", "entropy", "value", "cloning_loss", "features"})
 
 
@@ -44,12 +41,13 @@ class TokenPolicy(nn.Module):
                 "log_prob": ("float32", ()), "entropy": ("float32", ()),
                 "token_log_prob": ("float32", (self.longest,)),
             },
+            decoding_steps=self.longest,
         )  # fmt: skip
-        prompt = spec.observation[self.key].size
+        self.prompt = spec.observation[self.key].size
         #: The token behind the prompt, which no prompt or completion has.
         self._begin = self.vocabulary
         self.body = Causal(
-            self.vocabulary + 1, prompt + self.longest, config.width, config.depth, config.heads
+            self.vocabulary + 1, self.prompt + self.longest, config.width, config.depth, config.heads
         )
         self.output = nn.Linear(config.width, self.vocabulary)
         self.critic: nn.Module | None = None
@@ -59,56 +57,24 @@ class TokenPolicy(nn.Module):
 
     # --- acting ----------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def act(
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
     ) -> Act:
         """Complete B prompts; see `rollbus_policies.base.Policy.act`."""
-        device = self.output.weight.device
-        noise = to_tensor(self._noise(ask.mode, seeds), device)
-        ids = self._prompted(to_tensor(obs[self.key], device))
-        features, kept = self.body(ids, ids != PAD)
-        first = features[:, -1]
-        completion = torch.full((len(ids), self.longest), PAD, dtype=torch.int64, device=device)
-        token_log_prob = torch.zeros(completion.shape, device=device)
-        entropy = torch.zeros(len(ids), device=device)
-        going, visible = torch.ones(len(ids), dtype=torch.bool, device=device), ids != PAD
-        for place in range(self.longest):
-            log_probs = torch.log_softmax(self.output(features[:, -1]).float(), -1)
-            drawn = first_to_finish(log_probs, noise[:, place])
-            completion[:, place] = torch.where(going, drawn, PAD)
-            chosen = log_probs.gather(-1, drawn[:, None])[:, 0]
-            token_log_prob[:, place] = torch.where(going, chosen, 0.0)
-            entropy += torch.where(going, -(log_probs.exp() * log_probs).sum(-1), 0.0)
-            going = going & (drawn != self.end_token)
-            if place + 1 == self.longest or not going.any():
-                break
-            visible = torch.cat([visible, torch.ones_like(going)[:, None]], 1)
-            features, kept = self.body(drawn[:, None], visible, kept)
-        found = {"token_log_prob": token_log_prob, "log_prob": token_log_prob.sum(1), "entropy": entropy}
-        if self.critic is not None and "value" in ask.want:
-            found["value"] = self.critic(first)[:, 0]
-        action = completion.numpy(force=True)
-        return Act(
-            env_action=action,
-            action=action,
-            extras={name: self._asked(found, name).numpy(force=True) for name in ask.want},
-        )
+        decoder = Decoder(self, ask.want)
+        decoder.admit(obs, ask.mode, seeds)
+        return decoder.finish()
 
-    def _asked(self, found: Mapping[str, Tensor], name: str) -> Tensor:
-        if name not in found:
-            raise SpecError(f"act was asked for {name!r}; it gives {', '.join(sorted(found))}")
-        return found[name]
+    def decoder(self, want: tuple[str, ...]) -> Decoder:
+        """See `rollbus_policies.base.PolicySpec.decoding_steps`."""
+        return Decoder(self, want)
 
-    def _noise(self, mode: Any, seeds: np.ndarray) -> np.ndarray:
-        """Float32 [B, L, V] for `first_to_finish`: equal clocks give the mode."""
-        shape = (len(seeds), self.longest, self.vocabulary)
-        noise = race(rng.uniform(seeds, self.longest * self.vocabulary)).reshape(shape)
-        modes = [mode] * len(seeds) if isinstance(mode, str) else list(mode)
-        if len(modes) != len(seeds) or not set(modes) <= {"sample", "mode", "random"}:
-            raise SpecError(f"modes {sorted(set(modes))} for {len(seeds)} rows; sample, mode or random")
-        noise[[each == "mode" for each in modes]] = -1.0
-        return noise
+    def first_value(self, features: Tensor) -> Tensor:
+        """The critic's value [B] of ``features`` [B, W] behind the prompt."""
+        if self.critic is None:
+            raise SpecError("a value was asked of a policy that was made without its critic")
+        value: Tensor = self.critic(features)[:, 0].float()
+        return value
 
     # --- scoring ---------------------------------------------------------------------------------
 
@@ -121,19 +87,17 @@ class TokenPolicy(nn.Module):
             raise SpecError(f"wanted {sorted(unknown)}; this policy gives {', '.join(sorted(_WANTS))}")
         prompt = batch[f"obs/{self.key}"]
         lead = prompt.shape[:-1]
-        ids = self._prompted(prompt.reshape(-1, prompt.shape[-1]))
+        ids = self.prompted(prompt.reshape(-1, prompt.shape[-1]))
         scores = bool(set(want) - {"value", "features"})
         action = batch["action"].reshape(-1, self.longest) if scores else ids[:, :0]
         ids = torch.cat([ids, action[:, :-1]], 1)
         visible = ids != PAD
         visible[:, prompt.shape[-1] :] = True
-        features, _ = self.body(ids, visible)
+        features = self.body(ids, visible)
         first = features[:, prompt.shape[-1]]
         result = self._scored(features[:, prompt.shape[-1] :], action) if scores else {}
         if "value" in want:
-            if self.critic is None:
-                raise SpecError("a value was asked of a policy that was made without its critic")
-            result["value"] = self.critic(first)[:, 0].float()
+            result["value"] = self.first_value(first)
         result["features"] = first
         asked = [*want, *(["token_mask"] if "token_log_prob" in want else [])]
         return {name: result[name].reshape(*lead, *result[name].shape[1:]) for name in asked}
@@ -154,7 +118,8 @@ class TokenPolicy(nn.Module):
         ended = (action == self.end_token).cumsum(-1)
         return (ended - (action == self.end_token).long()) == 0
 
-    def _prompted(self, prompt: Tensor) -> Tensor:
+    def prompted(self, prompt: Tensor) -> Tensor:
+        """int64 [B, P + 1]: ``prompt`` and the token with which a completion begins."""
         return torch.cat([prompt, prompt.new_full((len(prompt), 1), self._begin)], 1)
 
     # --- the rest of the contract ------------------------------------------------------------------

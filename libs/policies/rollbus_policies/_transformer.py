@@ -5,12 +5,14 @@ Rows never see each other. Symbols: B rows, n positions, m positions that are at
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: Keys and values [B, H, m, W / H] of one layer that are kept between calls.
-Cache = tuple[Tensor, Tensor]
+#: Keeps a layer's keys and values [2, B, H, n, W / H] of new positions; those [2, B, H, m, W / H] they see.
+Keep = Callable[[Tensor], Tensor]
 
 
 class Attention(nn.Module):
@@ -22,20 +24,15 @@ class Attention(nn.Module):
         self.query, self.both = nn.Linear(width, width), nn.Linear(width, 2 * width)
         self.output = nn.Linear(width, width)
 
-    def forward(
-        self, x: Tensor, memory: Tensor | None, mask: Tensor | None, past: Cache | None
-    ) -> tuple[Tensor, Cache]:
-        """(result [B, n, W], keys and values seen so far); ``mask`` bool [B, 1, n, m] is True where seen."""
-        query = self._heads(self.query(x))
-        source = x if memory is None else torch.cat([memory, x], 1)
-        key, value = (self._heads(part) for part in self.both(source).chunk(2, -1))
-        if past is not None:
-            key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
+    def forward(self, x: Tensor, memory: Tensor | None, mask: Tensor | None, keep: Keep | None) -> Tensor:
+        """[B, n, W]; ``mask`` bool [B, 1, n, m] is True where seen."""
+        query = self.query(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        both = self.both(x if memory is None else torch.cat([memory, x], 1))
+        both = both.unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        key, value = both if keep is None else keep(both)
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        return self.output(mixed.transpose(1, 2).flatten(2)), (key, value)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return result
 
 
 class Block(nn.Module):
@@ -47,12 +44,9 @@ class Block(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.wide_norm = nn.LayerNorm(width)
 
-    def forward(
-        self, x: Tensor, memory: Tensor | None, mask: Tensor | None, past: Cache | None
-    ) -> tuple[Tensor, Cache]:
-        mixed, cache = self.attention(self.norm(x), memory, mask, past)
-        x = x + mixed
-        return x + self.narrow(functional.gelu(self.wide(self.wide_norm(x)))), cache
+    def forward(self, x: Tensor, memory: Tensor | None, mask: Tensor | None, keep: Keep | None) -> Tensor:
+        x = x + self.attention(self.norm(x), memory, mask, keep)
+        return x + self.narrow(functional.gelu(self.wide(self.wide_norm(x))))
 
 
 class Transformer(nn.Module):
@@ -63,19 +57,16 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(width, num_heads) for _ in range(num_layers))
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
-        """``mask`` bool [B, 1, n, m + n], or what broadcasts to it; ``memory`` [B, m, W] is seen too."""
-        for block in self.blocks:
-            x, _ = block(x, memory, mask, None)
-        return self.norm(x)
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None, keep: Sequence[Keep] = ()
+    ) -> Tensor:
+        """``mask`` bool [B, 1, n, m + n], or what broadcasts to it; ``memory`` [B, m, W] is seen too.
 
-    def extend(self, x: Tensor, mask: Tensor, caches: list[Cache]) -> tuple[Tensor, list[Cache]]:
-        """The next positions ``x`` behind those in ``caches`` (empty: none), and the caches after them."""
-        after = []
+        ``keep``: per block, where keys and values stay between calls, if they do.
+        """
         for i, block in enumerate(self.blocks):
-            x, cache = block(x, None, mask, caches[i] if caches else None)
-            after.append(cache)
-        return self.norm(x), after
+            x = block(x, memory, mask, keep[i] if keep else None)
+        return self.norm(x)
 
 
 def causal(num: int, valid: Tensor | None = None, device: torch.device | None = None) -> Tensor:

@@ -71,6 +71,9 @@ class PolicySpec:
     value_loss: bool = False
     #: Whether actions are made from noise: then "mode" adds none, but starts from the row's own.
     generative: bool = False
+    #: Most steps (tokens) of one decision, where the policy also has ``decoder(want) -> Decoder``, which
+    #: takes them one at a time; 0: it decides at once. Such a policy has no recurrent state and no chunks.
+    decoding_steps: int = 0
 
 
 @dataclass
@@ -104,6 +107,32 @@ class Act:
     extras: dict[str, np.ndarray] = field(default_factory=dict)
     #: uint8 [B] where somebody else decided for some rows: indices into `rollbus_core.columns.SOURCES`.
     source: np.ndarray | None = None
+
+
+class Decoder(Protocol):
+    """Decides step by step for rows that come and go; n are open.
+
+    The decisions are those of `Policy.act`, up to rounding, whatever else is open.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """n."""
+        ...
+
+    def admit(self, obs: Mapping[str, np.ndarray], mode: Mode | list[Mode], seeds: np.ndarray) -> np.ndarray:
+        """Open B rows (arguments as in `Policy.act`). Returns their numbers int64 [B], ascending, never used
+        again."""
+        ...
+
+    def step(self) -> tuple[np.ndarray, Act] | None:
+        """One step of every open row, n > 0; (numbers int64 [k], decisions) of the k rows that are done with
+        it, which leave; None if none is."""
+        ...
+
+    def drop(self, numbers: np.ndarray) -> None:
+        """Rows of these ``numbers`` leave without a decision, if they are still open."""
+        ...
 
 
 class Policy(Protocol):

@@ -13,18 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from rollbus_actor.batcher import Batch, Batcher
+from rollbus_actor.batcher import Batcher
 from rollbus_actor.chunks import Decision
 from rollbus_actor.engines.base import InferenceEngine
 from rollbus_actor.ensemble import Ensembled
 from rollbus_actor.fixed import FixedBatch
 from rollbus_actor.holdings import Holdings
+from rollbus_actor.passes import Asking, Decoding, WholePasses
 from rollbus_actor.recorder import Recorder
 from rollbus_actor.seeds import DecisionSeeds
 from rollbus_actor.sent_log import SentLog
 from rollbus_actor.session import Session
 from rollbus_actor.shared import SharedMemory
 from rollbus_actor.stats import Stats
+from rollbus_actor.stepwise import Stepwise, decoder_for
 from rollbus_actor.versions import Versions
 from rollbus_core.config.models import ActorConfig
 from rollbus_core.feed import TRAINING_TABLE, Feed
@@ -33,8 +35,9 @@ from rollbus_core.requests import Requests
 from rollbus_core.rng import stream
 from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
+from rollbus_core.version import Version
 from rollbus_core.weights.base import WeightSource
-from rollbus_policies.base import Ask, Mode, PolicySpec
+from rollbus_policies.base import Act, Ask, Mode, PolicySpec
 from rollbus_wire.link import Link, Poller
 from rollbus_wire.messages import (
     Assign,
@@ -75,17 +78,14 @@ class Actor(Service):
             engine = Ensembled(engine, policy_spec, config.temporal_ensemble)
             policy_spec = engine.spec
         self.config, self.policy_spec, self._clock = config, policy_spec, clock
-        self._fixed = FixedBatch(engine, fixed_batch, policy_spec) if fixed_batch else None
-        self.engine: InferenceEngine = engine if self._fixed is None else self._fixed
+        self.engine: InferenceEngine = FixedBatch(engine, fixed_batch, policy_spec) if fixed_batch else engine
         self._versions = Versions(weights, self.engine, clock) if weights is not None else None
-        self._mode, self._deterministic = mode, deterministic
-        self._seeds = DecisionSeeds(stream(seed, noise_stream))
+        self._deterministic = deterministic
         #: The version that waiting slices were last told of.
         self._used = self.engine.version
         self._registry, self._store = registry, store
         self._batcher = Batcher(config.max_batch, config.batch_wait_ms / 1000.0, alone=deterministic)
         self.stats = Stats(clock())
-        self._want = tuple(feed.extras) if feed is not None else ()
         self.recorder: Recorder | None = None
         if feed is not None and store is not None:
             self.recorder = Recorder(
@@ -95,6 +95,20 @@ class Actor(Service):
         self.holdings = Holdings(
             self, connect, policy_spec, record=self.recorder is not None, alone=registry is None,
             memory=SharedMemory(memory), clock=clock,
+        )  # fmt: skip
+        asking = Asking(
+            DecisionSeeds(stream(seed, noise_stream)), mode, tuple(feed.extras) if feed is not None else (),
+            policy_spec.held_noise,
+        )  # fmt: skip
+        self._decoding = self._make_decoding(asking, exact=deterministic or fixed_batch > 0)
+
+    def _make_decoding(self, asking: Asking, *, exact: bool) -> Decoding:
+        decoder = decoder_for(self.config, self.engine, self.policy_spec, asking.want, exact=exact)
+        if decoder is None:
+            return WholePasses(self.engine, self._batcher, asking, self._decided, self.stats, self._clock)
+        return Stepwise(
+            decoder, self.engine, self._batcher, asking, self._decided, self.stats, self.config.max_batch,
+            lambda: self._versions is None or not self._versions.due, self._clock,
         )  # fmt: skip
 
     # --- service ---------------------------------------------------------------------------
@@ -120,9 +134,7 @@ class Actor(Service):
         self._apply_weights()
         busy |= self.holdings.poll(began)
         busy |= self._use_new_version()
-        while self._batcher.due_in_s(self._clock()) <= 0 and self.engine.version is not None:
-            self._forward(self._batcher.take())
-            busy = True
+        busy |= self._decoding.poll()
         if self.state == "drain" and not self.holdings.sessions and not self._open_commits():
             self.state = "stopped"
         if busy:
@@ -132,7 +144,7 @@ class Actor(Service):
     def wake_in_s(self) -> float:
         if self.engine.version is None:
             return 0.1
-        return min(0.1, self._batcher.due_in_s(self._clock()))
+        return min(0.1, self._decoding.due_in_s(self._clock()))
 
     def drain(self) -> None:
         """Give all slices up at their next tick; finished when their chunks are committed."""
@@ -201,6 +213,7 @@ class Actor(Service):
             "held": {s.slice: s.endpoint for s in self.holdings.sessions.values() if s.held},
             "version": self.engine.version.number if self.engine.version is not None else -1,
             "engine": getattr(self.engine, "choice", self.config.engine),
+            "decoding": self._decoding.name,
         }
         if self._versions is not None:
             numbers |= self._versions.numbers()
@@ -216,8 +229,8 @@ class Actor(Service):
             self._versions.noticed(message)
 
     def _apply_weights(self) -> None:
-        """Take the newest version, if there is a new one and no deterministic chunk is open."""
-        if self._versions is None or not self._versions.pending:
+        """Take the newest version, if there is a new one and no row and no deterministic chunk is open."""
+        if self._versions is None or not self._versions.pending or self._decoding.open_rows:
             return
         if self._deterministic and any(s.writer is not None for s in self.holdings.sessions.values()):
             return
@@ -252,7 +265,7 @@ class Actor(Service):
 
     def forget(self, session: Session) -> None:
         """The session ends: commit what it has, and give its ticket back."""
-        self._batcher.remove(session)
+        self._decoding.remove(session)
         if self.recorder is not None and session.record:
             if session.writer is not None:
                 self.recorder.close(session)
@@ -305,62 +318,28 @@ class Actor(Service):
         if session.state != "ticket":
             session.state, session.waits_since = "ticket", self._clock()
 
-    def _forward(self, batch: Batch) -> None:
-        """One pass, the answers to the hubs, and then the records."""
-        seeds = self._seeds(batch.episode, batch.step)
-        want = self._want if any(s.record for s in batch.sessions) else ()
-        ask = Ask(self._modes(batch), want, held=self._held(batch))
-        if self._fixed is not None and self._fixed.independent is None:
-            spec = batch.sessions[0].spec
-            assert spec is not None
-            self._fixed.prove(spec, ask)
-        began = self._clock()
-        forward = self.engine.act(batch.obs, batch.state, ask, seeds)
-        self._batcher.took(seeds.size, self._clock() - began)
-        self.stats.passed(seeds.size)
-        start = 0
-        for session, size in zip(batch.sessions, batch.sizes, strict=True):
-            part = slice(start, start + size)
-            act = forward.act if len(batch.sessions) == 1 else _part(forward.act, part)
-            start += size
-            tick = session.tick
-            assert tick is not None
-            before = None if batch.state is None else batch.state[part]
-            if session.carry is not None and act.state is not None:
-                session.carry[tick.rows] = act.state
-            if not self.holdings.answer(session, act):
-                continue
-            session.tick, session.state = None, "tick"
-            if self.recorder is None or not session.record:
-                self.stats.num_unrecorded += size
-                continue
-            self.recorder.decide(
-                session,
-                Decision(
-                    rows=tick.rows, whole=session.whole, obs=tick.obs, act=act,
-                    version=forward.version.pack(),
-                    source=self.recorder.source(session) if act.source is None else act.source,
-                    episode=tick.episode, step=tick.step, state=before,
-                    history=None if session.frames is None else _history(session, tick.rows),
-                ),
-            )  # fmt: skip
-
-    def _held(self, batch: Batch) -> np.ndarray | None:
-        """The seeds of the steps at which rows drew the noise that they still have."""
-        hold = self.policy_spec.held_noise
-        if hold is None:
-            return None
-        return self._seeds(batch.episode, batch.step - batch.step % hold if hold else 0 * batch.step)
-
-    def _modes(self, batch: Batch) -> Mode | list[Mode]:
-        modes = [self._mode_of(session) for session in batch.sessions]
-        if modes.count(modes[0]) == len(modes):
-            return modes[0]
-        return [mode for mode, size in zip(modes, batch.sizes, strict=True) for _ in range(size)]
-
-    def _mode_of(self, session: Session) -> Mode:
-        random = session.writer is not None and session.writer.ticket.mode == "random"
-        return "random" if random else self._mode
+    def _decided(self, session: Session, act: Act, version: Version) -> None:
+        """Answer the session's tick, then record what was decided."""
+        tick = session.tick
+        assert tick is not None
+        before = None if session.carry is None else session.carry[tick.rows]
+        if session.carry is not None and act.state is not None:
+            session.carry[tick.rows] = act.state
+        if not self.holdings.answer(session, act):
+            return
+        session.tick, session.state = None, "tick"
+        if self.recorder is None or not session.record:
+            self.stats.num_unrecorded += tick.rows.size
+            return
+        self.recorder.decide(
+            session,
+            Decision(
+                rows=tick.rows, whole=session.whole, obs=tick.obs, act=act, version=version.pack(),
+                source=self.recorder.source(session) if act.source is None else act.source,
+                episode=tick.episode, step=tick.step, state=before,
+                history=None if session.frames is None else _history(session, tick.rows),
+            ),
+        )  # fmt: skip
 
     def _values(self, obs: Mapping[str, np.ndarray], state: np.ndarray | None) -> np.ndarray:
         """The critic's values, without deciding anything."""
@@ -370,13 +349,6 @@ class Actor(Service):
 
     def _open_commits(self) -> int:
         return self.recorder.open_commits if self.recorder is not None else 0
-
-
-def _part(act: Any, rows: slice) -> Any:
-    extras = {name: value[rows] for name, value in act.extras.items()}
-    state = None if act.state is None else act.state[rows]
-    source = None if act.source is None else act.source[rows]
-    return type(act)(act.env_action[rows], act.action[rows], state, extras, source)
 
 
 def _history(session: Session, rows: np.ndarray) -> Callable[[], dict[str, np.ndarray]]:

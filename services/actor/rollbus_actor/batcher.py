@@ -56,11 +56,19 @@ class Batcher:
             return 0.0
         return max(0.0, next(iter(self._waiting.values())) + self.wait_s - now)
 
-    def take(self) -> Batch:
-        """The oldest sessions, up to ``max_batch`` rows, or up to what passes are fast with.
+    @property
+    def next_rows(self) -> int:
+        """Rows of the session that has waited longest; 0 if none waits."""
+        session = next(iter(self._waiting), None)
+        return 0 if session is None or session.tick is None else session.tick.rows.size
+
+    def take(self, room: int | None = None) -> Batch:
+        """The oldest sessions, up to ``room`` rows; without it up to ``max_batch``, or what passes are fast
+        with.
 
         One session is never divided.
         """
+        limit = self._pace.limit if room is None else room
         if len(self._waiting) == 1:
             session, _ = self._waiting.popitem()
             self.num_rows = 0
@@ -70,7 +78,7 @@ class Batcher:
         for session in list(self._waiting):
             assert session.tick is not None
             rows += session.tick.rows.size
-            if chosen and (self.alone or rows > self._pace.limit):
+            if chosen and (self.alone or rows > limit):
                 break
             chosen.append(session)
             self.remove(session)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rollbus_actor.acts import joined, rows_of
 from rollbus_actor.engines.base import Forward, InferenceEngine
 from rollbus_core.version import Version
 from rollbus_policies.base import Act, Ask, PolicySpec
@@ -49,8 +50,8 @@ class FixedBatch:
             rows = np.arange(part.start, part.stop)
             padded = np.concatenate([rows, np.full(size - rows.size, rows[0])])
             passes.append((self._pass(obs, state, _mode(ask, padded), seeds, padded), rows.size))
-        acts = [_rows(forward.act, slice(num)) for forward, num in passes]
-        return Forward(_join(acts), passes[0][0].version)
+        acts = [rows_of(forward.act, slice(num)) for forward, num in passes]
+        return Forward(joined(acts), passes[0][0].version)
 
     def prove(self, spec: EnvSpec, ask: Ask) -> bool:
         """Whether the same row gives the same bits among other neighbours and at other places."""
@@ -67,12 +68,12 @@ class FixedBatch:
         self.independent = True
         for order in (first[::-1], np.roll(first, 1), generator.permutation(self.size)):
             moved = self._pass(obs, state, ask, seeds, order).act
-            self.independent &= _equal(_rows(plain, order), moved)
+            self.independent &= _equal(rows_of(plain, order), moved)
         for place in {0, self.size // 2, self.size - 1}:
             others = first + self.size
             others[place] = place
             among = self._pass(obs, state, ask, seeds, others).act
-            alike = _equal(_rows(plain, slice(place, place + 1)), _rows(among, slice(place, place + 1)))
+            alike = _equal(rows_of(plain, slice(place, place + 1)), rows_of(among, slice(place, place + 1)))
             self.independent &= alike
         return self.independent
 
@@ -104,24 +105,6 @@ def _mode(ask: Ask, rows: np.ndarray) -> Ask:
 def _arrays(act: Act) -> dict[str, np.ndarray]:
     arrays = {"env_action": act.env_action, "action": act.action, **act.extras}
     return arrays if act.state is None else arrays | {"state": act.state}
-
-
-def _rows(act: Act, rows: Any) -> Act:
-    state = None if act.state is None else act.state[rows]
-    extras = {name: value[rows] for name, value in act.extras.items()}
-    return Act(act.env_action[rows], act.action[rows], state, extras)
-
-
-def _join(acts: list[Act]) -> Act:
-    if len(acts) == 1:
-        return acts[0]
-    states = [act.state for act in acts if act.state is not None]
-    return Act(
-        np.concatenate([act.env_action for act in acts]),
-        np.concatenate([act.action for act in acts]),
-        np.concatenate(states) if states else None,
-        {name: np.concatenate([act.extras[name] for act in acts]) for name in acts[0].extras},
-    )
 
 
 def _equal(a: Act, b: Act) -> bool:

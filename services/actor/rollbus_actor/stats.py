@@ -13,7 +13,10 @@ class Stats:
 
     def __init__(self, now: float) -> None:
         self.num_decisions = 0
+        #: Forward passes; of continuous decoding those that read prompts.
         self.num_passes = 0
+        #: Steps of continuous decoding, and rows in all of them.
+        self.num_steps = self.num_step_rows = 0
         #: Decisions of slices that are not recorded, and those of no use to a chunk.
         self.num_unrecorded = 0
         self.busy_s = 0.0
@@ -27,6 +30,11 @@ class Stats:
         self.num_passes += 1
         self.num_decisions += num_rows
 
+    def stepped(self, num_rows: int) -> None:
+        """One step of ``num_rows`` open rows is done."""
+        self.num_steps += 1
+        self.num_step_rows += num_rows
+
     def numbers(self, now: float, waiting_s: float = 0.0) -> dict[str, float]:
         """Rates are over the last seconds, sums over the process's life.
 
@@ -37,7 +45,8 @@ class Stats:
             self._marks.popleft()
         since, decisions, busy_s = self._marks[0]
         span = max(now - since, 1e-9)
-        return {
+        steps = {"decode_rows": self.num_step_rows / self.num_steps} if self.num_steps else {}
+        return steps | {
             "steps": self.num_decisions,
             "steps_per_s": (self.num_decisions - decisions) / span,
             "batch_rows_mean": self.num_decisions / max(1, self.num_passes),

@@ -36,6 +36,11 @@ class Versions:
         """Whether a newer version waits to be read."""
         return self._pending is not None
 
+    @property
+    def due(self) -> bool:
+        """Whether a newer version can be read now."""
+        return self._readable() is not None
+
     def noticed(self, notice: Notice) -> None:
         """A version is there. Older ones than what is known are ignored."""
         version = Version.of(notice.version)
@@ -52,12 +57,10 @@ class Versions:
         Raises `StaleRead` if the version changed while the engine took it: the engine then holds a
         mixture, and its process must end.
         """
-        if self._pending is None:
+        notice, known = self._readable(), self._engine.version
+        if notice is None or self._pending is None:
             return None
         wanted, since = self._pending
-        notice, known = self._source.local(wanted), self._engine.version
-        if notice is None or (known is not None and Version.of(notice.version) <= known):
-            return None
         if Version.of(notice.version) >= Version.of(wanted.version):
             self._pending = None
         with contextlib.ExitStack() as stack:
@@ -79,6 +82,14 @@ class Versions:
             self.last_problem = ""
         self.latency_ms = 1000.0 * age_s(notice)
         return Applied(wanted.policy, list(notice.version), self._clock() - since)
+
+    def _readable(self) -> Notice | None:
+        if self._pending is None:
+            return None
+        notice, known = self._source.local(self._pending[0]), self._engine.version
+        return (
+            notice if notice is not None and (known is None or Version.of(notice.version) > known) else None
+        )
 
     def close(self) -> None:
         """Nothing more will be read."""

@@ -69,7 +69,11 @@ class ScriptedLearner:
 class System:
     """Broker, hub, actors and a scripted learner in one process, over real sockets."""
 
-    def __init__(self, tmp_path: Path, policy: Any, feed: Feed, env: toy.Config, num_actors: int = 1) -> None:
+    def __init__(
+        self, tmp_path: Path, policy: Any, feed: Feed, env: toy.Config, num_actors: int = 1,
+        config: ActorConfig | None = None,
+    ) -> None:  # fmt: skip
+        self.config = config or ActorConfig()
         paths = RunPaths(tmp_path / "run")
         paths.create()
         self.broker = Broker(paths, BrokerConfig(heartbeat_s=0.05, lost_after_s=0.5, http=""))
@@ -89,7 +93,7 @@ class System:
     def _actor(self, paths: RunPaths, index: int, policy: Any, feed: Feed) -> Actor:
         sender = f"actor-{index}"
         actor = Actor(
-            sender, ActorConfig(), engine=Engine(policy, "cpu"), policy_spec=policy.spec, feed=feed, seed=1,
+            sender, self.config, engine=Engine(policy, "cpu"), policy_spec=policy.spec, feed=feed, seed=1,
             registry=ZmqLink.connect(paths.registry, paths.run_id, sender),
             store=ZmqLink.connect(paths.store_endpoint, paths.run_id, sender),
             slabs=SlabFolder(paths.runtime), weights=WeightReader(paths.weights("policy")),

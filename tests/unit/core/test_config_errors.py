@@ -150,6 +150,7 @@ def test_overrides(refuse, override):
         (["run.deterministic=true"], "set algorithm.max_lag=0"),
         (["run.deterministic=true", "algorithm.max_lag=0", "actor.threads=2"], "set actor.threads=1"),
         (["run.deterministic=true", "algorithm.max_lag=0", "env.tick_deadline_s=1"], "set env.tick_deadline_s=0"),
+        (["run.deterministic=true", "algorithm.max_lag=0", "actor.decoding=continuous"], "set actor.decoding=whole"),
         (["stop_when.eval_return=1"], "eval.every_steps is 0; set eval.every_steps"),
         (["stop_when.eval_return=1", "eval.every_steps=10", "stop_when.episodes=21"], "asks for 21 episodes, but an evaluation has eval.episodes = 20"),
         (["deploy.processes=[broker, hub, actor]"], "lacks learner"),

@@ -118,7 +118,7 @@ def test_noise_is_held_and_of_the_row_alone(module, head):
     assert (now.action != anew.action).all()
     for row in range(6):
         alone = acted(policy, x[row : row + 1], seeds[0][row : row + 1], seeds[0][row : row + 1])
-        np.testing.assert_allclose(alone.action[0], now.action[row], atol=1e-6)
+        np.testing.assert_allclose(alone.action[0], now.action[row], atol=1e-5)
     # The learner scores what the actor recorded.
     batch = {"obs/x": torch.from_numpy(x), "action": torch.from_numpy(now.action)}
     if policy.spec.state_size:

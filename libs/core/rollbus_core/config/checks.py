@@ -240,6 +240,12 @@ def _determinism(recipe: Recipe) -> Iterator[tuple[str, str]]:
         threads = getattr(recipe, section).threads
         if threads > 1:
             yield f"{section}.threads", f"is {threads}, but {why} one thread; set {section}.threads=1"
+    if recipe.actor.decoding == "continuous":
+        yield (
+            "actor.decoding",
+            f"is continuous, but {why} rows whose bits do not depend on who else is decided; "
+            "set actor.decoding=whole",
+        )
     if recipe.env.tick_deadline_s:
         yield (
             "env.tick_deadline_s",

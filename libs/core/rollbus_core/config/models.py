@@ -112,6 +112,12 @@ class ActorConfig(Section):
     )
     batch_wait_ms: float = option(0.0, "How long a batch waits for more ticks.", "ms", ge=0)
     threads: int = option(1, "Threads of one actor.", ge=1)
+    decoding: Literal["auto", "whole", "continuous"] = option(
+        "auto",
+        "How completions share passes. whole: a batch is decided to its longest row before the next begins. "
+        "continuous: rows come and leave between tokens, so that no slice waits for another one's longest. "
+        "auto: continuous where completions may be long enough to gain by it.",
+    )
     temporal_ensemble: float | None = option(
         None,
         "Decide at every step and execute the mean of all that was planned for it, the i-th plan with weight "

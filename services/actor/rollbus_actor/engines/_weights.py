@@ -28,13 +28,14 @@ class WeightHolder:
         self.policy = policy.to(device).eval().requires_grad_(False)
         self.device = torch.device(device)
         self.version: Version | None = None
-        self._lock = threading.RLock()
+        #: Held by whoever uses or changes the weights.
+        self.lock = threading.RLock()
 
     def act(
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
     ) -> Forward:
         """Decide for B rows; see `rollbus_actor.engines.base.InferenceEngine`."""
-        with self._lock:
+        with self.lock:
             version = self.version
             if version is None:
                 raise SpecError("the engine has no weights yet: apply a version before acting")
@@ -42,7 +43,7 @@ class WeightHolder:
 
     def set_weights(self, version: Version, tensors: Mapping[str, np.ndarray]) -> None:
         """Copy in place; see `rollbus_actor.engines.base.InferenceEngine`."""
-        with self._lock:
+        with self.lock:
             own = self.policy.state_dict()
             check_tensors(
                 {name: tuple(value.shape) for name, value in own.items()},
@@ -61,7 +62,7 @@ class WeightHolder:
 
     def pin(self, version: Version) -> None:
         """The weights that the policy has now are ``version``: nothing needs to be read before acting."""
-        with self._lock:
+        with self.lock:
             self._swapped(Version.of(version))
             self.version = Version.of(version)
 

@@ -18,7 +18,7 @@ from rollbus_actor.engines._trunk import no_trunk
 from rollbus_actor.engines._weights import WeightHolder
 from rollbus_actor.engines.base import Forward, InferenceEngine, engine_config
 from rollbus_core.version import Version
-from rollbus_policies.base import Ask
+from rollbus_policies.base import Ask, Decoder
 from rollbus_wire import lookup
 
 EXACT = torch_local.EXACT
@@ -83,6 +83,11 @@ class Engine:
     def pin(self, version: Version) -> None:
         """See `WeightHolder.pin`."""
         self._engine.pin(version)
+
+    def decoder(self, want: tuple[str, ...]) -> Decoder:
+        """That of `torch_local`: no other engine has one."""
+        decoder: Decoder = torch_local.Engine.decoder(self._engine, want)
+        return decoder
 
     def _choose(self, run: Callable[[InferenceEngine], Forward], num_rows: int) -> None:
         candidates = list(self._candidates())

@@ -6,6 +6,9 @@ it can), ``START_S`` (seconds to its first pass; without it `auto` leaves the en
 ``variants(device)`` (options worth a measurement), ``needs`` (packages) and ``EXACT`` (engine and options
 that stand in where results must not depend on a choice). An actor calls an engine from one thread; weights
 may be set from another one.
+
+An ``Engine`` may also have ``decoder(want) -> rollbus_policies.base.Decoder``, with which it decides step by
+step for policies that can (``policy.spec.decoding_steps``); weights are then set only while no row is open.
 """
 
 from __future__ import annotations

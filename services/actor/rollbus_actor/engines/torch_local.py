@@ -14,10 +14,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus_actor.engines._graphs import CapturedRuns, capture_on, pad, padded_size
+from rollbus_actor.engines._steps import OneVersion
 from rollbus_actor.engines._trunk import TrunkEngine, no_trunk
 from rollbus_actor.engines._weights import WeightHolder
 from rollbus_core.version import Version
-from rollbus_policies.base import Act, Ask
+from rollbus_policies.base import Act, Ask, Decoder
 from rollbus_wire.errors import ConfigError
 
 #: Seconds from choosing this engine to its first pass.
@@ -66,6 +67,11 @@ class Engine(TrunkEngine):
         super().__init__(policy, device, threads)
         self._keys = {value: list(policy.describe(value).inputs) for value in {False, self._with_value}}
         self._run = _runner(policy, self.mode, self.device)
+
+    def decoder(self, want: tuple[str, ...]) -> Decoder:
+        """The policy's own, which computes as `reference` does; see `rollbus_actor.engines.base`."""
+        decoder: Decoder = self.policy.decoder(want)
+        return OneVersion(self, decoder)
 
     def _decide(
         self, obs: Mapping[str, np.ndarray], state: np.ndarray | None, ask: Ask, seeds: np.ndarray
