@@ -95,6 +95,7 @@ def _affine(
         if column.shape not in ((), (channels,)):
             raise ValueError(f"{_OP}: {name} is {given}; give one number, or one per channel: {channels}")
         columns.append(column.expand(channels))
-    if not (columns[1] > 0).all():
+    # In Python: torch.compile follows no branch on what a tensor holds.
+    if not all(each > 0 for each in ([std] if isinstance(std, int | float) else std)):
         raise ValueError(f"{_OP}: std is {std}; give numbers above 0")
     return (1 / (255 * columns[1])).float(), (-columns[0] / columns[1]).float()
