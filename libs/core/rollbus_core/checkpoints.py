@@ -188,9 +188,13 @@ def take_lineage(folder: Path) -> int:
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace ``path`` so that after a crash it holds the old or the new content."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    sync(temporary)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(data)
+        sync(temporary)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 

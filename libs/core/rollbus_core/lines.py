@@ -17,6 +17,11 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 RETRY_S = 0.5
 
 
+def is_no_room(error: BaseException) -> bool:
+    """Whether the disk had no room for something."""
+    return isinstance(error, OSError) and error.errno in NO_ROOM
+
+
 class LineFile:
     """Appends lines to ``path``, each at once and whole.
 
@@ -70,7 +75,7 @@ class LineFile:
             if os.write(self._file, data) == len(data):
                 return True
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if not is_no_room(error):
                 raise
         os.ftruncate(self._file, size)
         return False

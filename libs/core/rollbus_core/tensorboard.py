@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -42,7 +43,7 @@ class EventFiles:
                 "tensorboard is not installed: metrics.jsonl only; pip install 'rollbus[records]'"
             )
             return
-        writer = EventFileWriter(str(self._folder))
+        writer = None
         while (row := self._rows.get()) is not None:
             values = [
                 Summary.Value(tag=name, simple_value=float(value))
@@ -50,5 +51,11 @@ class EventFiles:
                 if isinstance(value, int | float) and name not in ("time", "env_steps")
             ]
             event = Event(wall_time=row["time"], step=int(row["env_steps"]), summary=Summary(value=values))
-            writer.add_event(event)
-        writer.close()
+            # Rows for which a full disk has no room are missing; what follows goes to another file.
+            with contextlib.suppress(OSError):
+                begun, writer = writer or EventFileWriter(str(self._folder)), None
+                begun.add_event(event)
+                writer = begun
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                writer.close()

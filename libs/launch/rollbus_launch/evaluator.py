@@ -6,12 +6,12 @@ process with others.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from rollbus_core.access import Access
 from rollbus_core.checkpoint_folder import CheckpointFolder
+from rollbus_core.lines import LineFile
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
@@ -35,6 +35,7 @@ class Evaluator(Service):
         self._membership = self.member = Member(registry, self.role, name, state=lambda: self.state)
         self._pending: CheckpointSaved | None = None
         self._current: tuple[CheckpointSaved, Running] | None = None
+        self._results = LineFile(paths.evaluations)
         self._last_path = ""
 
     def start(self, poller: Poller) -> None:
@@ -43,6 +44,7 @@ class Evaluator(Service):
         self.state = "run"
 
     def poll(self) -> bool:
+        self._results.flush()
         for envelope in self._membership.poll():
             message = envelope.message
             if isinstance(message, CheckpointSaved) and message.path != self._last_path:
@@ -65,6 +67,7 @@ class Evaluator(Service):
 
     def stop(self) -> None:
         self._end()
+        self._results.close()
         self._membership.leave("stopped")
         self._link.close()
 
@@ -111,8 +114,7 @@ class Evaluator(Service):
         result = evaluation.to_data()
         folder = CheckpointFolder(self.paths.checkpoints, self.resolved.recipe.checkpoint.keep)
         folder.mark_best(Path(saved.path), evaluation.mean_return)
-        with open(self.paths.evaluations, "a") as lines:
-            lines.write(json.dumps(result) + "\n")
+        self._results.put(result)
         self._membership.send(
             Evaluated(path=saved.path, version=saved.version, env_steps=saved.env_steps, result=result)
         )

@@ -72,7 +72,10 @@ def _become(wanted: dict[str, Any], run_dir: Path) -> None:
     """Be the service; never returns."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _END)
     os.setsid()
-    output = os.open(wanted["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        output = os.open(wanted["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError:  # no room for it
+        output = os.open(os.devnull, os.O_WRONLY)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)

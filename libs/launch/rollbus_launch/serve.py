@@ -14,7 +14,7 @@ from pathlib import Path
 from rollbus_core import service
 from rollbus_core.access import Access
 from rollbus_core.config.load import load_resolved
-from rollbus_core.lines import NO_ROOM
+from rollbus_core.lines import is_no_room
 from rollbus_core.log import get_logger
 from rollbus_core.paths import AlreadyRuns, RunPaths, remove_dead
 from rollbus_launch import build, stacks
@@ -68,8 +68,9 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
         return 2
     except Exception as error:  # noqa: BLE001 - the top of the process: report, then end
         member = next((s.member for s in services if s.member), None)
-        _report(paths, name, member.current_stage if member else stage, error)
-        if isinstance(error, SharedMemoryFull) or (isinstance(error, OSError) and error.errno in NO_ROOM):
+        no_room = isinstance(error, SharedMemoryFull) or is_no_room(error)
+        _report(paths, name, member.current_stage if member else stage, error, expected=no_room)
+        if no_room:
             return NO_ROOM_CODE
         return 2 if isinstance(error, RollbusError) else 1
     return 0
@@ -86,21 +87,23 @@ def process_name(roles: Sequence[str], index: int) -> str:
     return f"{'+'.join(roles)}-{index}"
 
 
-def _report(paths: RunPaths, name: str, stage: str, error: Exception) -> None:
-    expected = isinstance(error, RollbusError)
+def _report(paths: RunPaths, name: str, stage: str, error: Exception, *, expected: bool) -> None:
+    """``expected``: it says what is wrong without a stack."""
+    expected |= isinstance(error, RollbusError)
     failure = {
         "service": name,
         "stage": stage,
         "error": str(error) if expected else f"{type(error).__name__}: {error}",
-        "fatal": expected,
+        "fatal": isinstance(error, RollbusError),
         "traceback": traceback.format_exc(),
     }
     with contextlib.suppress(OSError):  # no room for it
         paths.failure(name).write_text(json.dumps(failure))
         get_logger(paths, name).error("failed", **failure)
-    print(f"{name} failed in stage {stage}: {failure['error']}", file=sys.stderr)
-    if not expected:
-        print(failure["traceback"], file=sys.stderr)
+    with contextlib.suppress(OSError):  # it may go to a full disk
+        print(f"{name} failed in stage {stage}: {failure['error']}", file=sys.stderr)
+        if not expected:
+            print(failure["traceback"], file=sys.stderr)
 
 
 class _StopFlag:

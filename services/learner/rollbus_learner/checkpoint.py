@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -69,6 +71,17 @@ class Training:
         }  # fmt: skip
 
 
+def _save_tensors(tensors: Tensors, path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write ``tensors``. Raises `OSError`, of which safetensors tells in a text."""
+    try:
+        save_file(storable(tensors), path, metadata)
+    except SafetensorError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
+
+
 class Checkpoints:
     """Saves and restores a `Training` in ``folder``; ``config`` is copied along if it exists."""
 
@@ -101,8 +114,8 @@ class Checkpoints:
             state,
         )
         files: dict[str, Callable[[Path], None]] = {
-            MODEL: lambda path: save_file(storable(model), path),
-            OPTIMISER: lambda path: save_file(storable(state), path, {"index": json.dumps(index)}),
+            MODEL: lambda path: _save_tensors(model, path),
+            OPTIMISER: lambda path: _save_tensors(state, path, {"index": json.dumps(index)}),
         }
         files |= dict(more or {})
         if self._config is not None and self._config.exists():

@@ -11,7 +11,7 @@ from typing import Any
 from rollbus_accel.backends.base import choose, resolve_device
 from rollbus_core.checkpoints import ENVIRONMENTS, take_lineage
 from rollbus_core.feed import TRAINING_TABLE, Feed
-from rollbus_core.lines import NO_ROOM
+from rollbus_core.lines import is_no_room
 from rollbus_core.log import get_logger
 from rollbus_core.member import Member
 from rollbus_core.metrics import MetricsWriter
@@ -319,7 +319,7 @@ class Learner(Service):
 
     def _no_room(self, error: OSError) -> None:
         """Training goes on with a full disk."""
-        if error.errno not in NO_ROOM:
+        if not is_no_room(error):
             raise error
         self.checkpoints.files.sweep()
         self._save_again = time.monotonic() + SAVE_AGAIN_S

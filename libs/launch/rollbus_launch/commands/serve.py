@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -58,8 +59,9 @@ def end(code: int) -> NoReturn:
     A failure may leave sockets that no service has closed; they are closed here.
     """
     zmq.Context.instance().destroy(sockets.LINGER_MS)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # they may go to a full disk
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 

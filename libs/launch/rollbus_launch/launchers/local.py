@@ -202,6 +202,8 @@ class LocalLauncher:
         if failure:
             text = f"{spec.name} failed in stage {failure['stage']}: {failure['error']}"
             return text if failure["fatal"] else f"{text}\n{failure['traceback']}"
+        if code == NO_ROOM_CODE:  # nor, then, for what it had to say
+            return f"{spec.name} ended: its disk or shared memory is full"
         if code < 0:  # it may have had no time to write anything
             return f"{spec.name} ended by signal {signal.Signals(-code).name}"
         tail = (self.paths.logs / f"{spec.name}.stderr").read_bytes()[-2000:].decode(errors="replace")

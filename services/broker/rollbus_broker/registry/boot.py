@@ -19,6 +19,8 @@ class BootFile:
         self.path = path
         self.boot, self.names = _load(path)
         self.boot += 1
+        #: There was no room for the last change: who is new must not be answered yet.
+        self.unsaved = False
         self.save()
 
     def save(self) -> None:

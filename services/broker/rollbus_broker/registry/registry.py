@@ -15,6 +15,7 @@ from rollbus_broker.registry.boot import BootFile
 from rollbus_broker.registry.membership import Entry, Membership
 from rollbus_broker.registry.relays import RELAYED, LastOnes
 from rollbus_core.config.models import BrokerConfig
+from rollbus_core.lines import is_no_room
 from rollbus_core.paths import RunPaths
 from rollbus_wire import shm
 from rollbus_wire.errors import PeerLost, WireError, short
@@ -143,10 +144,10 @@ class Registry:
             self._reply(envelope, Fault("superseded", text))
             return
         entry, replaced = found
-        if self.membership.names[entry.key] != known:
-            self._boot.save()
         if replaced is not None:
             self._drop(replaced, dead=False)
+        if (self.membership.names[entry.key] != known or self._boot.unsaved) and not self._saved():
+            return  # it registers again
         if message.fields_hash not in ("", fields_hash()):
             self._log.info("another minor version", member=entry.key, fields_hash=message.fields_hash)
         self._log.info("registered", member=entry.key, pid=entry.pid, incarnation=entry.incarnation)
@@ -158,6 +159,18 @@ class Registry:
         for kept in self.last.messages(entry.role):
             if not isinstance(kept, Notice):
                 self._send(kept, entry.peer)
+
+    def _saved(self) -> bool:
+        """Names and incarnations are on disk, before anybody acts on them; False: the disk is full."""
+        try:
+            self._boot.save()
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            self._boot.unsaved = True
+            return False
+        self._boot.unsaved = False
+        return True
 
     def _unfit(self, message: Register) -> str:
         """What is wrong with a registration, or ""."""
@@ -259,7 +272,7 @@ class Registry:
     def _without_room(self) -> str:
         """What the tables have no room for; "": they have."""
         states = {str(table["state"]) for table in self._tables()}
-        if "disk" in states:
+        if "disk" in states or self._boot.unsaved:
             return f"the disk of {self.paths.root} is full: nothing is taken or given until there is room"
         if "memory" in states:
             return f"shared memory in {self.paths.runtime} is full: chunks wait for room"

@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from rollbus_core.checkpoints import sync
-from rollbus_core.lines import NO_ROOM
+from rollbus_core.lines import is_no_room
 
 _HEAD = struct.Struct("<II")
 
@@ -74,7 +74,7 @@ class Log:
                 os.fdatasync(self._file.fileno())
         except OSError as error:
             self._file.truncate(self.num_bytes)
-            if error.errno not in NO_ROOM:
+            if not is_no_room(error):
                 raise
             self._pending = [data]
             return False
@@ -96,7 +96,7 @@ class Log:
                 os.fsync(file.fileno())
         except OSError as error:
             partial.unlink(missing_ok=True)
-            if error.errno not in NO_ROOM:
+            if not is_no_room(error):
                 raise
             return False
         self._pending = []
@@ -133,7 +133,7 @@ def _keep_aside(path: Path) -> Path | None:
         shutil.copyfile(path, aside)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        if error.errno not in NO_ROOM:
+        if not is_no_room(error):
             raise
         return None
     return aside
