@@ -16,6 +16,7 @@ from test_broker_store import Rig
 
 from rollbus_broker.registry.boot import BootFile
 from rollbus_broker.store.log import Log, read_records
+from rollbus_core import lines
 from rollbus_core.checkpoint_folder import CheckpointFolder
 from rollbus_core.checkpoints import write_atomic
 from rollbus_core.datasets.files import replace
@@ -155,11 +156,11 @@ def test_a_cell_whose_bytes_were_not_on_disk_is_lost_and_counted(tmp_path):
 FULL_DISK = """
 import errno, os, resource, signal, sys
 from pathlib import Path
-from rollbus_broker.store import log as module
 from rollbus_broker.store.log import Log, read_records
+from rollbus_core import lines
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-module.NO_ROOM = (*module.NO_ROOM, errno.EFBIG)
+lines.NO_ROOM = (*lines.NO_ROOM, errno.EFBIG)
 path = Path(sys.argv[1])
 log = Log(path)
 log.append({"n": 0})
