@@ -16,7 +16,6 @@ from test_broker_store import Rig
 
 from rollbus_broker.registry.boot import BootFile
 from rollbus_broker.store.log import Log, read_records
-from rollbus_core import lines
 from rollbus_core.checkpoint_folder import CheckpointFolder
 from rollbus_core.checkpoints import write_atomic
 from rollbus_core.datasets.files import replace
