@@ -128,7 +128,7 @@ class Rows(Env):
             deterministic=not getattr(registered, "nondeterministic", False),
             has_success=has_success,
         )
-        stated = [env.rotations for env in _chain(first) if getattr(env, "rotations", None)]
+        stated = [env.rotations for env in _chain(first) if isinstance(getattr(env, "rotations", None), dict)]
         if stated:
             self.spec = with_rotations(self.spec, stated[0])
         self._steps = [env.step for env in self.envs]

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import math
 import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from rollbus_core import extras
-from rollbus_core.config import plugins
+from rollbus_core.config import plugins, sizes
 from rollbus_core.config.feeds import Origins, located
-from rollbus_core.config.models import MAX_SEED
 from rollbus_core.config.nearest import hint
 from rollbus_core.config.recipe import Recipe
 from rollbus_core.config.source import DEFAULT
 from rollbus_core.key_folder import configured
 from rollbus_wire import lookup
 from rollbus_wire.errors import BindRefused, RollbusError
-from rollbus_wire.limits import MAX_PROCESSES, MAX_ROWS
 from rollbus_wire.sockets import check_bind
 
 #: The services of a run; ``deploy.processes`` lays out each exactly once.
@@ -44,8 +41,6 @@ CAPABILITIES = {
     "steering": "a network that chooses its initial noise",
     "refinement": "a network that changes what it decides",
 }
-MAX_SAMPLES = 1 << 31
-MAX_FLOAT32 = 3.4028234663852886e38
 #: Key -> the package whose files it names; "auto" lets the program choose.
 _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_accel.backends"}
 
@@ -53,13 +48,13 @@ _FILES = {"actor.engine": "rollbus_actor.engines", "deploy.backend": "rollbus_ac
 def problems(recipe: Recipe, origins: Origins) -> list[str]:
     """One line per problem."""
     found = [
-        *_numbers(recipe),
+        *sizes.numbers(recipe),
         *_plugins(recipe),
         *_capabilities(recipe),
         *_beginning(recipe),
         *_arrangement(recipe),
-        *_rows(recipe),
-        *_counts(recipe),
+        *sizes.rows(recipe),
+        *sizes.counts(recipe),
         *_determinism(recipe),
         *_evaluation(recipe),
         *_rewards(recipe),
@@ -94,16 +89,6 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
         where = located("data.sources", origins)
         lines.append(f"{where}: data sets need {' and '.join(lacking)}, which is not installed; run: {line}")
     return lines
-
-
-def _numbers(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Policies and learners count in float32; integers travel with 64 bits."""
-    for section in type(recipe).model_fields:
-        for key, value in getattr(recipe, section):
-            if isinstance(value, int) and abs(value) > MAX_SEED:
-                yield f"{section}.{key}", f"{value:,} is beyond 64 bits; at most {MAX_SEED:,}"
-            if isinstance(value, float) and MAX_FLOAT32 < abs(value) < math.inf:
-                yield f"{section}.{key}", f"{value:g} is beyond the range of float32, {MAX_FLOAT32:.3g}"
 
 
 def _plugins(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -182,50 +167,6 @@ def _arrangement(recipe: Recipe) -> Iterator[tuple[str, str]]:
             "broker.lost_after_s",
             f"{broker.lost_after_s} s is less than two heartbeats (broker.heartbeat_s = "
             f"{broker.heartbeat_s}); one late heartbeat would lose a member",
-        )
-
-
-def _rows(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """An environment may need several rows at once."""
-    env, evaluation = recipe.env, recipe.eval
-    if env.placement == "dial_in":
-        return
-    least, rows = plugins.least_rows(env), env.num_envs // env.hubs
-    given = {"env.num_envs": env.num_envs // env.num_slices}
-    if env.placement == "workers":
-        given["env.workers"] = rows // max(1, min(env.workers, rows))
-    given |= {"eval.num_envs": evaluation.num_envs, "eval.episodes": evaluation.episodes}
-    unit = {"env.num_envs": "rows per slice (env.num_slices)", "env.workers": "rows per worker",
-            "eval.num_envs": "rows", "eval.episodes": "episodes"}  # fmt: skip
-    for key, num in given.items():
-        if 1 < least > num:
-            yield key, f"gives {num} {unit[key]}, but {env.name!r} with these settings needs {least}"
-
-
-def _counts(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """More processes or rows than a run is made for are a slip of the keyboard."""
-    env = recipe.env
-    workers = env.workers * env.hubs if env.placement == "workers" else 0
-    counts = {"actor.count": recipe.actor.count, "env.hubs": env.hubs, "env.workers": workers}
-    for key, count in counts.items():
-        if count > MAX_PROCESSES:
-            yield (
-                key,
-                f"{count:,} processes, but no run has more than {MAX_PROCESSES:,} of one kind; set it lower: "
-                "one process serves many rows at once (env.num_envs, actor.max_batch)",
-            )
-    if (rows := -(-env.num_envs // env.num_slices)) > MAX_ROWS:
-        yield (
-            "env.num_envs",
-            f"{env.num_envs:,} rows in {env.num_slices:,} slices are {rows:,} rows per slice, at most "
-            f"{MAX_ROWS:,}; set env.num_envs lower, or env.num_slices higher",
-        )
-    num_steps = getattr(recipe.algorithm, "num_steps", 0)
-    if env.num_envs * num_steps > MAX_SAMPLES:
-        yield (
-            "algorithm.num_steps",
-            f"{env.num_envs:,} rows x {num_steps:,} steps are more than {MAX_SAMPLES:,} samples at once; set "
-            "algorithm.num_steps or env.num_envs lower",
         )
 
 
