@@ -53,6 +53,8 @@ class Recorder:
     def poll(self, now: float) -> bool:
         """Take the store's answers; whether there were any."""
         busy, _ = self.requests.poll()
+        if self._audit is not None:
+            self._audit.flush()
         for session in [s for s, due in self._retries.items() if now >= due]:
             del self._retries[session]
             self.ask(session)

@@ -27,6 +27,10 @@ class SentLog:
         """The store took it as ``sequence``, or did not, for ``reason``."""
         self._file.put({"answer": ticket, "sequence": sequence, "reason": reason, "time": time.monotonic()})
 
+    def flush(self) -> None:
+        """Write what a full disk had no room for; called in every turn, for the next commit may be far."""
+        self._file.flush()
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -72,6 +72,11 @@ class Audit:
         record = {"batch": batch.sequence, "version": list(version), "time": asked}
         self._files["drawn"].put(record | {"drawn": int(batch.chunk.size), "new": new})
 
+    def flush(self) -> None:
+        """Write what a full disk had no room for; called in every turn."""
+        for file in self._files.values():
+            file.flush()
+
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():

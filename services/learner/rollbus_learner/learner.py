@@ -121,6 +121,8 @@ class Learner(Service):
             if isinstance(envelope.message, Evaluated):
                 self._evaluated(envelope.message)
         busy |= self.streams.poll()
+        if self._audit is not None:
+            self._audit.flush()
         if self.state == "stopped" or self.member.registered is None:
             return busy
         self._publish()
