@@ -72,8 +72,8 @@ def test_nothing_ends_and_nothing_is_lost(within: WithinDisk) -> None:
     wait_for(lambda: not process.poll() and _stands(within, run), PATIENCE_S, "it stands")
     within.shell(f"rm {fill}")
     wait_for_steps(within, run, 4000, process)
-    done = within("audit", str(run), "--json")
     errors = end(process)
+    done = within("audit", str(run), "--json")
     assert "is full: nothing is taken or given until there is room" in errors
     assert "Traceback" not in errors, errors
     assert done.returncode == 0, done.stdout
