@@ -83,36 +83,63 @@ class Verdict:
         return {**self.__dict__, **counts, "good": self.good}
 
 
+@dataclass
+class Records:
+    """What the writers of a run wrote down.
+
+    They are read in this order: effects before causes, so that of a run that goes on nothing is met whose
+    cause was not read.
+    """
+
+    metrics: list[dict[str, Any]]
+    drawn: list[dict[str, Any]]
+    applied: list[dict[str, Any]]
+    unread: list[dict[str, Any]]
+    lineages: list[dict[str, Any]]
+    dropped: dict[int, str]
+    chunks: list[Chunk]
+
+    @classmethod
+    def read(cls, folder: Path) -> Records:
+        """Of the run whose ``audit`` folder this is."""
+        return cls(
+            metrics=read_lines(folder.parent / "metrics.jsonl"),
+            drawn=read_lines(folder / "drawn.jsonl"),
+            applied=read_lines(folder / "applied.jsonl"),
+            unread=read_lines(folder / "unread.jsonl"),
+            lineages=read_lines(folder / "lineages.jsonl"),
+            dropped={line["sequence"]: line["reason"] for line in read_lines(folder / "dropped.jsonl")},
+            chunks=sent(folder),
+        )
+
+
 def audit(folder: Path) -> Verdict:
     """Judge the run whose ``audit`` folder this is."""
-    verdict = Verdict()
-    chunks = sent(folder)
-    for chunk in chunks:
+    verdict, records = Verdict(), Records.read(folder)
+    for chunk in records.chunks:
         if chunk.sequence >= 0:
             verdict.acknowledged_chunks += 1
             verdict.acknowledged_steps += chunk.steps
         elif chunk.answered:
             verdict.refused[chunk.reason] += 1
-    dropped = {line["sequence"]: line["reason"] for line in read_lines(folder / "dropped.jsonl")}
-    draws = read_lines(folder / "drawn.jsonl")
     if verdict.acknowledged_chunks:
-        _check_whole(verdict, folder, draws)
-    if draws:
-        _judge_replay(verdict, chunks, dropped, draws)
+        _check_whole(verdict, records)
+    if records.drawn:
+        _judge_replay(verdict, records)
     else:
-        _judge_queue(verdict, chunks, dropped, folder)
+        _judge_queue(verdict, records)
     return verdict
 
 
-def _check_whole(verdict: Verdict, folder: Path, draws: list[dict[str, Any]]) -> None:
+def _check_whole(verdict: Verdict, records: Records) -> None:
     """The learner's record reaches as far as its metrics do, and says where each of its starts went on."""
-    lines = [*draws, *read_lines(folder / "applied.jsonl"), *read_lines(folder / "unread.jsonl")]
     recorded: dict[int, int] = defaultdict(int)
-    for lineage, number in (line["version"] for line in lines):
+    for line in (*records.drawn, *records.applied, *records.unread):
+        lineage, number = line["version"]
         recorded[lineage] = max(recorded[lineage], number)
-    begun = {int(line["version"][0]) for line in read_lines(folder / "lineages.jsonl")}
+    begun = {int(line["version"][0]) for line in records.lineages}
     learned: dict[int, int] = defaultdict(int)
-    for row in read_lines(folder.parent / "metrics.jsonl"):
+    for row in records.metrics:
         lineage, _, number = str(row.get("version", "")).partition(".")
         if lineage.isdigit() and number.isdigit():
             learned[int(lineage)] = max(learned[int(lineage)], int(number))
@@ -159,36 +186,35 @@ class Forks:
 # --- queue tables ---
 
 
-def _judge_queue(verdict: Verdict, chunks: list[Chunk], dropped: dict[int, str], folder: Path) -> None:
-    forks = Forks(read_lines(folder / "lineages.jsonl"))
-    lines = read_lines(folder / "applied.jsonl")
-    alive = [line for line in lines if forks.survives(line["version"])]
+def _judge_queue(verdict: Verdict, records: Records) -> None:
+    forks = Forks(records.lineages)
+    alive = [line for line in records.applied if forks.survives(line["version"])]
     applied: dict[int, list[Span]] = {}
     for line in alive:
         spans, sequence = _spans(line["rows"]), line["sequence"]
         if sequence in applied:
             verdict.wrong("duplicated", _steps(spans), f"chunk {sequence} went into two updates")
         applied[sequence] = spans
-    verdict.void = len({line["sequence"] for line in lines} - set(applied))
+    verdict.void = len({line["sequence"] for line in records.applied} - set(applied))
     verdict.applied_chunks = len(applied)
     verdict.applied_steps = sum(map(_steps, applied.values()))
     for text in overlaps(span for spans in applied.values() for span in spans):
         verdict.wrong("duplicated", 1, text)
     unread = {
         line["sequence"]: line["reason"]
-        for line in read_lines(folder / "unread.jsonl") if forks.survives(line["version"])
+        for line in records.unread if forks.survives(line["version"])
     }  # fmt: skip
-    _explain(verdict, chunks, applied, dropped, unread)
-    _match_origins(verdict, chunks, applied)
+    _explain(verdict, records, applied, unread)
+    _match_origins(verdict, records.chunks, applied)
 
 
 def _explain(
-    verdict: Verdict, chunks: list[Chunk], applied: dict[int, list[Span]], dropped: dict[int, str],
-    unread: dict[int, str],
-) -> None:  # fmt: skip
+    verdict: Verdict, records: Records, applied: dict[int, list[Span]], unread: dict[int, str]
+) -> None:
     """Each acknowledged chunk was applied, dropped for a reason, or still waits."""
+    dropped = records.dropped
     newest = max([*applied, *(s for s, reason in dropped.items() if reason != "left")], default=-1)
-    for chunk in chunks:
+    for chunk in records.chunks:
         sequence = chunk.sequence
         if sequence < 0 or sequence in applied:
             continue
@@ -222,12 +248,11 @@ def _match_origins(verdict: Verdict, chunks: list[Chunk], applied: dict[int, lis
 # --- replay tables ---
 
 
-def _judge_replay(
-    verdict: Verdict, chunks: list[Chunk], dropped: dict[int, str], draws: list[dict[str, Any]]
-) -> None:
+def _judge_replay(verdict: Verdict, records: Records) -> None:
     """What was acknowledged is drawn sooner or later, unless it was evicted or there was no time."""
+    chunks = records.chunks
     seen: dict[Span, int] = {}
-    for draw in draws:
+    for draw in records.drawn:
         for rows in draw["new"]:
             for span in _spans(rows):
                 seen[span] = seen.get(span, 0) + 1
@@ -237,14 +262,14 @@ def _judge_replay(
     known = {span for chunk in chunks for span in chunk.spans}
     for span in seen.keys() - known:
         verdict.wrong("unexplained", span[2], f"{span} was drawn, but no actor sent it")
-    chance = _Undrawn(chunks, draws)
+    chance = _Undrawn(chunks, records.drawn)
     for chunk in chunks:
         if any(span in seen for span in chunk.spans):
             verdict.applied_chunks += 1
             verdict.unacknowledged += chunk.sequence < 0
         elif chunk.sequence < 0:
             continue
-        elif (reason := dropped.get(chunk.sequence, "left")) != "left":
+        elif (reason := records.dropped.get(chunk.sequence, "left")) != "left":
             verdict.dropped[reason] += 1
         elif chance.of(chunk) > UNDRAWN:
             verdict.waiting += 1

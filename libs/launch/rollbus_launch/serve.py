@@ -68,9 +68,12 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
         return 2
     except Exception as error:  # noqa: BLE001 - the top of the process: report, then end
         member = next((s.member for s in services if s.member), None)
-        no_room = isinstance(error, SharedMemoryFull) or is_no_room(error)
-        _report(paths, name, member.current_stage if member else stage, error, expected=no_room)
-        if no_room:
+        if full := is_no_room(error):
+            text = f"{error}; free some room for {paths.root}"
+        else:
+            text = str(error) if isinstance(error, RollbusError) else ""
+        _report(paths, name, member.current_stage if member else stage, error, text)
+        if full or isinstance(error, SharedMemoryFull):
             return NO_ROOM_CODE
         return 2 if isinstance(error, RollbusError) else 1
     return 0
@@ -87,22 +90,21 @@ def process_name(roles: Sequence[str], index: int) -> str:
     return f"{'+'.join(roles)}-{index}"
 
 
-def _report(paths: RunPaths, name: str, stage: str, error: Exception, *, expected: bool) -> None:
-    """``expected``: it says what is wrong without a stack."""
-    expected |= isinstance(error, RollbusError)
+def _report(paths: RunPaths, name: str, stage: str, error: Exception, text: str) -> None:
+    """``text``: what is wrong, where that needs no stack; "" where it does."""
     failure = {
         "service": name,
         "stage": stage,
-        "error": str(error) if expected else f"{type(error).__name__}: {error}",
+        "error": text or f"{type(error).__name__}: {error}",
         "fatal": isinstance(error, RollbusError),
-        "traceback": traceback.format_exc(),
+        "traceback": "" if text else traceback.format_exc(),
     }
     with contextlib.suppress(OSError):  # no room for it
         paths.failure(name).write_text(json.dumps(failure))
-        get_logger(paths, name).error("failed", **failure)
+        get_logger(paths, name).error("failed", **failure | {"traceback": traceback.format_exc()})
     with contextlib.suppress(OSError):  # it may go to a full disk
         print(f"{name} failed in stage {stage}: {failure['error']}", file=sys.stderr)
-        if not expected:
+        if failure["traceback"]:
             print(failure["traceback"], file=sys.stderr)
 
 

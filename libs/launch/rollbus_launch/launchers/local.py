@@ -201,7 +201,7 @@ class LocalLauncher:
         failure = self._failure(spec)
         if failure:
             text = f"{spec.name} failed in stage {failure['stage']}: {failure['error']}"
-            return text if failure["fatal"] else f"{text}\n{failure['traceback']}"
+            return f"{text}\n{failure['traceback']}" if failure["traceback"] else text
         if code == NO_ROOM_CODE:  # nor, then, for what it had to say
             return f"{spec.name} ended: its disk or shared memory is full"
         if code < 0:  # it may have had no time to write anything
