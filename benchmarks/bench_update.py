@@ -26,7 +26,8 @@ from torch import Tensor
 
 from rollbus_core.config.load import Resolved, load
 from rollbus_core.version import Version
-from rollbus_launch.build import env_maker, make_policy
+from rollbus_launch.environments import env_maker
+from rollbus_launch.policy_module import make_policy
 from rollbus_learner.trainer import Trainer
 from rollbus_wire import lookup
 

@@ -14,7 +14,7 @@ from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_launch.awaiting import AwaitingSpec, Found
-from rollbus_launch.build import import_torch
+from rollbus_launch.policy_module import import_torch
 from rollbus_wire.errors import ConfigError
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import secrets
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +18,17 @@ from rollbus_core.log import get_logger
 from rollbus_core.paths import RunPaths
 from rollbus_core.running_episodes import read_episodes, row_of
 from rollbus_core.service import Service
-from rollbus_core.version import Version
 from rollbus_launch.awaiting import AwaitingSpec, Found
 from rollbus_launch.environments import env_maker, offline_spec, peer_link, worker_command
-from rollbus_launch.evaluate import Settings
+from rollbus_launch.policy_module import import_torch, make_policy
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.limits import MAX_FRAME_BYTES
 from rollbus_wire.link import Link, ZmqLink, local_pair
 from rollbus_wire.own_code import guard
-from rollbus_wire.spec import EnvSpec
 
 #: The policy of a run; further ones (opponents, teachers) would get slots of their own.
 POLICY = "policy"
-EVALUATION_NOISE = "evaluation-noise"
-#: Rows of every forward pass of an evaluation, however many environments run.
-EVALUATION_BATCH = 32
 ACTION_NOISE = "action-noise"
 
 
@@ -298,99 +292,3 @@ def preload(role: str, recipe: Any) -> None:
             lookup.find("rollbus_actor.engines", name)
     if role == "learner":
         lookup.find("rollbus_learner.algorithms", recipe.algorithm.name)
-
-
-@dataclass
-class EvaluationPair:
-    """A hub and an actor that evaluate one version."""
-
-    hub: Any
-    actor: Any
-    episodes: Any
-    spec: EnvSpec
-    version: str
-    env_steps: int
-
-
-def evaluation(checkpoint: Path, resolved: Any, settings: Settings, access: Access) -> EvaluationPair:
-    """Compose an evaluation of ``checkpoint``: no broker, no tickets, pinned weights."""
-    from rollbus_actor.engines.base import make_engine
-    from rollbus_actor.single_steps import single_steps
-    from rollbus_core.checkpoints import load_policy_tensors
-
-    if "torch" not in sys.modules:
-        import_torch(1, False, 0)
-    recipe = resolved.recipe
-    tensors, manifest = load_policy_tensors(checkpoint)
-    spec = EnvSpec.from_data(manifest["spec"])
-    policy = make_policy(recipe, spec, critic="value" in resolved.feed.extras)
-    engine = make_engine(
-        recipe.actor.engine, policy, device=recipe.actor.device, threads=1,
-        options=recipe.actor.engine_options, exact=True,
-    )  # fmt: skip
-    engine.set_weights(Version.of(manifest["version"]), tensors)
-    told = policy.spec
-    if settings.collect is not None and recipe.actor.temporal_ensemble is None:
-        engine, told = single_steps(engine, told)
-    hub, actor, listed = listed_pair(
-        recipe, settings, access, engine, told,
-        mode="mode" if settings.mode == "deterministic" else "sample", fixed_batch=EVALUATION_BATCH,
-        trained=spec,
-    )  # fmt: skip
-    return EvaluationPair(
-        hub, actor, listed, spec, ".".join(map(str, manifest["version"])), manifest["env_steps"]
-    )
-
-
-def listed_pair(
-    recipe: Any, settings: Settings, access: Access, engine: Any, policy_spec: Any, *, mode: Any,
-    fixed_batch: int, trained: EnvSpec | None = None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
-    """A hub, an actor that decides with ``engine``, and the list of episodes they run: no broker."""
-    from rollbus_actor.actor import Actor
-    from rollbus_simulator.episodes import CollectedEpisodes, EpisodeList
-    from rollbus_simulator.hub import Hub
-    from rollbus_simulator.options.base import fixed_by_seed
-    from rollbus_simulator.starts import Starts
-
-    hub_end, watched = local_pair()
-    listed = EpisodeList(settings.seed, settings.episodes)
-    key = "eval.options" if settings.collect is None else "env.options"
-    source = fixed_by_seed(recipe.eval.options if settings.collect is None else recipe.env.options, key)
-    if settings.collect is not None:
-        listed = CollectedEpisodes(settings.seed, settings.episodes, settings.collect.lost)
-        watched = settings.collect.watch(watched)
-        settings.collect.options = source
-    dial_in = recipe.env.placement == "dial_in"
-    env = recipe.env.model_copy(update={"placement": "dial_in" if dial_in else "inline"})
-    hub = Hub(
-        "evaluation-hub", 0, env, make_env=env_maker(env, trained), worker_command=None,
-        num_rows=min(settings.num_envs, settings.episodes), num_slices=1, row_offset=0,
-        episodes=listed, data_links=[hub_end],
-        peer_link=peer_link(env.placement, settings.listen, lambda address: access.bind("peer", address)),
-        registry=None, record=False, starts=None if source is None else Starts(source),
-    )  # fmt: skip
-    actor = Actor(
-        "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy_spec, feed=None,
-        seed=settings.seed, noise_stream=EVALUATION_NOISE, mode=mode,
-        fixed_batch=fixed_batch, connect=lambda _: watched,
-    )  # fmt: skip
-    actor.take(hub.slice_names[0], "local")
-    return hub, actor, listed
-
-
-def make_policy(recipe: Any, spec: EnvSpec, *, critic: bool) -> Any:
-    """The policy module of the recipe for environment ``spec``."""
-    from rollbus_policies import base
-
-    return base.make(recipe.policy, spec, critic=critic, frame_stack=recipe.env.frame_stack)
-
-
-def import_torch(threads: int, deterministic: bool, seed: int) -> None:
-    """Set what belongs to the process, not to a service: threads, determinism, initial weights."""
-    import torch
-
-    torch.set_num_threads(threads)
-    torch.manual_seed(seed)
-    if deterministic:
-        torch.use_deterministic_algorithms(True)

@@ -14,10 +14,9 @@ from rollbus_core.config.load import Resolved, load, load_resolved
 from rollbus_core.datasets.episode import Episode
 from rollbus_core.datasets.features import without_expert
 from rollbus_core.datasets.writer import DatasetWriter
-from rollbus_launch import build
 from rollbus_launch.environments import env_spec
 from rollbus_launch.episode_recorder import EpisodeRecorder
-from rollbus_launch.evaluate import Running, Settings
+from rollbus_launch.evaluation import Running, Settings, listed_pair
 from rollbus_wire.errors import ConfigError, DeadlineExceeded
 
 RANDOM, SCRIPT = "random", "script"
@@ -154,7 +153,7 @@ def _run_script(policy: str, resolved: Resolved, settings: Settings) -> None:
         else scripts.function(policy)
     )  # fmt: skip
     engine, access = scripts.ScriptEngine(script, spec), Access.from_environment()
-    hub, actor, _ = build.listed_pair(
+    hub, actor, _ = listed_pair(
         recipe, settings, access, engine, engine.policy_spec, mode="sample", fixed_batch=0
     )
     _run([hub, actor], settings)

@@ -50,7 +50,7 @@ def _write(paths: RunPaths, checkpoint: Path, out: Path) -> dict[str, Any]:
     from safetensors.torch import save_file
 
     from rollbus_core.checkpoints import load_policy_tensors
-    from rollbus_launch.build import make_policy
+    from rollbus_launch.policy_module import make_policy
     from rollbus_policies._export import export as export_policy
     from rollbus_wire.spec import EnvSpec
 

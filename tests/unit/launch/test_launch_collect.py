@@ -15,10 +15,11 @@ from rollbus_core.datasets.fit import FittedDataset
 from rollbus_core.datasets.reader import Dataset
 from rollbus_core.rng import episode_seed
 from rollbus_envs import toy
-from rollbus_launch import build, scripts
+from rollbus_launch import scripts
 from rollbus_launch.collect import Collected, collect
 from rollbus_launch.episode_recorder import EpisodeRecorder
-from rollbus_launch.evaluate import Running, Settings
+from rollbus_launch.evaluation import Running, Settings
+from rollbus_launch.policy_module import make_policy
 from rollbus_learner.algorithms import ppo
 from rollbus_learner.checkpoint import Checkpoints, Training
 from rollbus_policies.base import Ask
@@ -165,7 +166,7 @@ def test_plans_are_recorded_step_by_step(ensemble: float | None, tmp_path: Path)
     resolved = load(recipe, settings)
     env, one = toy.make(toy.Config(kind="continuous"), 1), np.zeros(1, np.int32)
     torch.manual_seed(0)
-    policy = build.make_policy(resolved.recipe, env.spec, critic=False)
+    policy = make_policy(resolved.recipe, env.spec, critic=False)
     with torch.no_grad():
         policy.output.bias.normal_()
         policy.output.weight.mul_(100)

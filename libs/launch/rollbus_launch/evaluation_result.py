@@ -1,21 +1,12 @@
-"""Evaluate one checkpoint: a hub and an actor in this process over a local link.
-
-One version, pinned; an exact list of episodes; forwards padded to one fixed batch, so that the number
-of environments that run at once changes nothing.
-"""
+"""What an evaluation came to: means, rates and their intervals."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rollbus_launch.episode_recorder import EpisodeRecorder
-
-from rollbus_core.access import Access
 from rollbus_launch.statistics import wilson
 from rollbus_wire.spec import EnvSpec
 
@@ -28,50 +19,6 @@ _T = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
     2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is evaluated."""
-
-    episodes: int
-    #: Rows at once; does not change results.
-    num_envs: int
-    seed: int
-    #: "deterministic" or "stochastic".
-    mode: str
-    #: With placement dial_in: where the environments dial in.
-    listen: str = ""
-    #: Takes down what happens (`rollbus collect`); its episodes have seeds that no evaluation has.
-    collect: EpisodeRecorder | None = None
-
-
-class Running:
-    """One evaluation that is going on: ``services`` are to be polled until `done`."""
-
-    def __init__(self, checkpoint: Path, resolved: Any, settings: Settings, access: Access) -> None:
-        from rollbus_launch import build
-
-        self.checkpoint, self.settings = checkpoint, settings
-        self._pair = build.evaluation(checkpoint, resolved, settings, access)
-        self.services = [self._pair.hub, self._pair.actor]
-
-    @property
-    def done(self) -> bool:
-        """Whether every episode of the list has ended."""
-        return bool(self._pair.episodes.done)
-
-    def expect_another(self) -> None:
-        """Environments that dialled in are asked to wait for the next evaluation."""
-        self._pair.hub.followed = True
-
-    def result(self) -> Evaluation:
-        """The figures; only when `done`."""
-        pair, settings = self._pair, self.settings
-        return summarise(
-            pair.episodes.results, spec=pair.spec, checkpoint=str(self.checkpoint),
-            version=pair.version, env_steps=pair.env_steps, mode=settings.mode, seed=settings.seed,
-        )  # fmt: skip
 
 
 @dataclass
@@ -166,14 +113,3 @@ def _rate(flags: list[bool | None]) -> float | None:
     """Share of success among those who report it; None if nobody does."""
     known = [bool(flag) for flag in flags if flag is not None]
     return sum(known) / len(known) if known else None
-
-
-def evaluate(checkpoint: Path, resolved: Any, settings: Settings) -> Evaluation:
-    """Run one evaluation in this process until it is done."""
-    from rollbus_core import service
-
-    access = Access.from_environment()
-    running = Running(checkpoint, resolved, settings, access)
-    service.run(running.services, should_stop=lambda: running.done, drain_s=1.0)
-    access.close()
-    return running.result()
