@@ -18,58 +18,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-KERNELS = "rollbus_accel.kernels"
+from rollbus_accel.aot_page import page
+from rollbus_accel.aot_targets import KERNELS, TARGETS, Resources, Target
 
-
-@dataclass(frozen=True)
-class Target:
-    """A kind of GPU to compile for."""
-
-    name: str
-    #: triton's names: back end, architecture, lanes that run together.
-    backend: str
-    arch: int | str
-    warp_size: int
-    #: Shared memory (LDS) that one program may have, from the vendors' guides.
-    shared_limit_bytes: int
-
-
-TARGETS = (
-    Target("sm_80", "cuda", 80, 32, 166_912),
-    Target("sm_90", "cuda", 90, 32, 232_448),
-    Target("sm_100", "cuda", 100, 32, 232_448),
-    Target("gfx942", "hip", "gfx942", 64, 65_536),
-    Target("gfx950", "hip", "gfx950", 64, 163_840),
-)
 #: The instructions of the matrix units, in PTX and in AMD's assembly.
 MATRIX = r"\b(mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_s?mfmac?_\w+)"
 #: Of every NVIDIA GPU since Volta.
 CUDA_INSTRUCTION_BYTES = 16
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one variant takes on one target."""
-
-    op: str
-    variant: str
-    target: str
-    registers: int
-    shared_bytes: int
-    #: Local memory of a thread: what does not fit its registers.
-    spill_bytes: int
-    #: Why that is accepted; from ``SPILLS`` of the op's triton.py, variant to reason.
-    spill_reason: str
-    num_instructions: int
-    #: Instructions of the matrix units.
-    num_matrix: int
-    #: Whether the kernel multiplies matrices of 16-bit numbers, which every target has units for.
-    wants_matrix: bool
-    compile_s: float
 
 
 def operations() -> list[str]:
@@ -227,8 +186,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         options.json.write_text(json.dumps([asdict(x) for x in found], indent=1) + "\n")
     if options.write:
-        from rollbus_accel.aot_page import page
-
         options.write.write_text(page(found))
     if not (options.json or options.write):
         json.dump([asdict(x) for x in found], sys.stdout, indent=1)

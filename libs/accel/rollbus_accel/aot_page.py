@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Sequence
 
-from rollbus_accel.aot import KERNELS, TARGETS, Resources
+from rollbus_accel.aot_targets import KERNELS, TARGETS, Resources
 from rollbus_accel.kernels import base
 
 _HEAD = """\

@@ -11,7 +11,7 @@ import numpy as np
 
 from rollbus_core.columns import SOURCES
 from rollbus_learner.drawn import Part
-from rollbus_learner.gather_steps import Target
+from rollbus_learner.step_target import Target
 from rollbus_learner.stretches import left_in_chunk
 from rollbus_wire.spec import EXPERT_ACTION
 

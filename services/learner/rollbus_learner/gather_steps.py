@@ -6,41 +6,22 @@ much as a few.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rollbus_learner.drawn import Chunks, Part
+from rollbus_learner.expert_chunks import ExpertChunks
+from rollbus_learner.hindsight import Relabel
 from rollbus_learner.returns import Returns
 from rollbus_learner.slab_views import Buffers, Columns, Slabs
+from rollbus_learner.step_target import Target, put, put_following
 from rollbus_learner.stretches import Stretches
 from rollbus_wire.errors import StaleRead
 from rollbus_wire.messages import Batch
-
-if TYPE_CHECKING:
-    from rollbus_learner.expert_chunks import ExpertChunks
-    from rollbus_learner.hindsight import Relabel
 
 #: Of a stretch of decisions those of its last one count.
 _OF_END = ("terminated", "truncated", "interrupted", "final_slot")
 #: Columns that are not of one decision.
 _PER_ROW = frozenset({"lengths", "last_step", "last_value", "carry"})
-
-
-class Target:
-    """The batch that parts are written to; ``num`` samples."""
-
-    def __init__(self, num: int, whole: bool, buffers: Buffers) -> None:
-        self.batch: Columns = {}
-        self._num, self._whole, self._buffers = num, whole, buffers
-
-    def column(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """The column [S, ...]; zeros where slabs are gone."""
-        if name not in self.batch:
-            self.batch[name] = self._buffers.get(name, (self._num, *shape), dtype)
-            if not self._whole:
-                self.batch[name].fill(0)
-        return self.batch[name]
 
 
 def gather(
@@ -105,7 +86,7 @@ def _ahead(
     there = np.flatnonzero(returns.num)
     for end in stretches.parts(there, returns.num[there] - 1):
         for name in _OF_END:
-            _put(target.batch[name], end, name, end.at(end.time))
+            put(target.batch[name], end, name, end.at(end.time))
         _copy_following(end, target, own=n_step == 1)
     if goals is not None:
         goals.put(target, drawn[0].depth)
@@ -120,11 +101,11 @@ def _copy(part: Part, target: Target) -> None:
             inner = column.shape[3:] if part.depth == 1 else (part.depth, *column.shape[3:])
             obs = target.column(name, inner, column.dtype)
             if part.depth == 1:
-                _put(obs, part, name, part.at(part.time))
+                put(obs, part, name, part.at(part.time))
             else:
                 _stack(obs, part, name, begun)
         elif (name == "final_slot" or not name.startswith("final_")) and name not in _PER_ROW:
-            _put(target.column(name, column.shape[3:], column.dtype), part, name, part.at(part.time))
+            put(target.column(name, column.shape[3:], column.dtype), part, name, part.at(part.time))
 
 
 def _copy_following(end: Part, target: Target, *, own: bool) -> None:
@@ -138,33 +119,12 @@ def _copy_following(end: Part, target: Target, *, own: bool) -> None:
         put_following(newest, end, name)
 
 
-def _put(target: np.ndarray, part: Part, name: str, at: np.ndarray) -> None:
-    """Gather the items ``at`` of column ``name`` into the places of ``part`` in ``target`` [S, ...]."""
-    records = part.view.records(name, 2)
-    found = records[part.cell, at]
-    if records.dtype.kind != "V":
-        target[part.place] = found
-    elif target.flags.c_contiguous:
-        target.reshape(len(target), -1).view(records.dtype)[part.place, 0] = found
-    else:
-        target[part.place] = found.view(target.dtype).reshape(-1, *target.shape[1:])
-
-
-def put_following(newest: np.ndarray, part: Part, name: str) -> None:
-    """The observation after each decision, at an end the final one, into its place in ``newest`` [S, ...]."""
-    columns, at = part.view.columns, (part.cell, part.time, part.row)
-    _put(newest, part, name, part.at(part.time + part.depth))
-    slot, finals = columns["final_slot"][at], columns["final_" + name]
-    ended = np.flatnonzero((columns["terminated"][at] | columns["truncated"][at]) & (slot >= 0))
-    newest[part.place[ended]] = finals[part.cell[ended], np.minimum(slot[ended], finals.shape[1] - 1)]
-
-
 def _stack(obs: np.ndarray, part: Part, name: str, begun: np.ndarray) -> None:
     """All frames of ``obs`` [S, K, ...]."""
     last = part.time + part.depth - 1
     for place in range(part.depth):
         age = np.minimum(part.depth - 1 - place, begun)
-        _put(obs[:, place], part, name, part.at(last - age))
+        put(obs[:, place], part, name, part.at(last - age))
 
 
 def _older(obs: np.ndarray | None, following: np.ndarray, end: Part, name: str) -> None:

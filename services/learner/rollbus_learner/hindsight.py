@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from rollbus_core.feed import Hindsight
-from rollbus_learner.gather_steps import Target, put_following
 from rollbus_learner.returns import Returns
+from rollbus_learner.step_target import Target, put_following
 from rollbus_learner.stretches import Stretches
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
