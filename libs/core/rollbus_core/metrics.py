@@ -50,7 +50,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     that start-up and the time between two starts do not count.
     """
     if not rows:
-        return {"env_steps": 0, "env_steps_per_s": 0.0, "updates": 0, "wall_s": 0.0, "mean_return": None,
+        return {"env_steps": 0, "env_steps_per_s": 0.0, "updates": 0, "training_s": 0.0, "mean_return": None,
                 "lag": None, "lag_max": None}  # fmt: skip
     num_steps, duration_s = 0.0, 0.0
     for part in _starts(rows):
@@ -61,7 +61,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "env_steps": last["env_steps"],
         "env_steps_per_s": num_steps / duration_s if duration_s else 0.0,
         "updates": last["update"],
-        "wall_s": last["time"] - rows[0]["time"],
+        "training_s": duration_s,
         "mean_return": _recent_return(rows),
         "lag": statistics.fmean(lags) if lags else None,
         "lag_max": max((row["lag_max"] for row in rows if row.get("lag_max") is not None), default=None),

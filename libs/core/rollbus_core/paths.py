@@ -50,6 +50,12 @@ class RunPaths:
         self.checkpoints = self.root / "checkpoints"
         self.audit = self.root / "audit"
         self.store = self.root / "store"
+        self.episodes = self.root / "episodes"
+        #: All that a run may leave in its folder.
+        self.contents = (
+            self.config, self.metrics, self.evaluations, self.summary, self.curve, self.tensorboard,
+            self.logs, self.checkpoints, self.audit, self.store, self.episodes,
+        )  # fmt: skip
         #: Messages of other runs are refused; hosts with different run folders state a common id.
         self.run_id = os.environ.get("ROLLBUS_RUN_ID") or digest
 
@@ -82,11 +88,11 @@ class RunPaths:
 
     def starts(self, index: int) -> Path:
         """Where a hub writes each episode that ended with the options it began with."""
-        return self.root / "episodes" / f"hub-{index}.jsonl"
+        return self.episodes / f"hub-{index}.jsonl"
 
     def option_state(self, index: int) -> Path:
         """Where a hub keeps what its source of options has learned."""
-        return self.root / "episodes" / f"hub-{index}.json"
+        return self.episodes / f"hub-{index}.json"
 
     def weights(self, policy: str) -> Path:
         """Prefix of the slot's buffer files."""

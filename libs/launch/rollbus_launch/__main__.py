@@ -24,12 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # plug-ins of the user's own; installed packages come first
+    from importlib.metadata import version
+
     from rollbus_core.descriptors import raise_limits
     from rollbus_launch import commands
     from rollbus_launch.parser import Parser
 
     raise_limits()
     parser = Parser(prog="rollbus", description="Train robot and agent policies.")
+    parser.add_argument("--version", action="version", version=f"rollbus {version('rollbus')}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands.all_commands():
         command.add_parser(subparsers)

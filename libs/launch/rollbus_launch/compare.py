@@ -30,7 +30,7 @@ def compare_rows(runs: Sequence[RunPaths]) -> list[dict[str, Any]]:
                 "episodes": len(last.get("episodes", ())),
                 "steps_per_s": summary.get("env_steps_per_s"),
                 "lag": summary.get("lag"),
-                "wall_s": summary.get("wall_s"),
+                "training_s": summary.get("training_s"),
             }
         )
     return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,24 @@ def check_start(resolved: Resolved) -> None:
         raise ConfigError(f"run.start_from {path} {reason}")
 
 
-def before(resolved: Resolved, paths: RunPaths) -> list[str]:
-    """Lines for people on what the run goes on from; empty if it begins anew.
+@dataclass(frozen=True)
+class Start:
+    """What a run goes on from; nothing if it begins anew."""
+
+    env_steps: int = 0
+    updates: int = 0
+    #: Lines for people.
+    notes: list[str] = field(default_factory=list)
+
+
+def before(resolved: Resolved, paths: RunPaths) -> Start:
+    """What the run goes on from.
 
     Raises `ConfigError` if the checkpoint is of another task, policy or algorithm.
     """
     last = paths.checkpoints / "last"
     if resolved.recipe.run.resume == "never" or not os.path.lexists(last):
-        return []
+        return Start()
     if not last.exists() and not listed(paths.checkpoints):
         raise ConfigError(
             f"{last} says {os.readlink(last)}, which is gone, and there is no other checkpoint; put it back, "
@@ -51,7 +62,7 @@ def before(resolved: Resolved, paths: RunPaths) -> list[str]:
     try:
         checkpoint, problems = newest_whole(paths.checkpoints)
     except CheckpointError:
-        return []  # the learner says what is wrong with each
+        return Start()  # the learner says what is wrong with each
     saved = checkpoint / "config.yaml"
     changes = list(_changes(load_resolved(saved).recipe, resolved.recipe)) if saved.exists() else []
     for key, old, new in changes:
@@ -67,7 +78,25 @@ def before(resolved: Resolved, paths: RunPaths) -> list[str]:
         lines.append(f"it is at its end already, at {steps}: nothing is trained")
     lines.append(f"goes on from checkpoint {checkpoint.name} (run.resume=never begins anew)")
     told = [f"{key} {new!r} (was {old!r})" for key, old, new in changes]
-    return lines + ([f"with other settings: {', '.join(told)}"] if told else [])
+    lines += [f"with other settings: {', '.join(told)}"] if told else []
+    return Start(there["env_steps"], there["updates"], lines)
+
+
+def set_aside(paths: RunPaths) -> str:
+    """Make room for a run that begins anew: what is in its folder becomes a run folder inside it.
+
+    A line for people; empty if nothing was there.
+    """
+    if not paths.config.exists():
+        return ""
+    number = 1
+    while (target := paths.root / f"earlier-{number}").exists():
+        number += 1
+    target.mkdir(0o700)
+    for path in paths.contents:
+        if path.exists():
+            path.rename(target / path.name)
+    return f"begins anew (run.resume=never); the run that was here is in {target}"
 
 
 def _changes(old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -336,3 +336,13 @@ def test_what_is_no_file_is_not_read():
 )
 def test_sizes_that_no_run_has(refuse, text, line):
     assert any(line in each for each in refuse(text)), refuse(text)
+
+
+def test_values_and_problems_without_end_are_cut(refuse) -> None:
+    lines = refuse(PLUGINS + f"run: {{total_steps: '{'5' * 90_000}'}}\n")
+    assert len(lines) == 1 and len(lines[0]) < 1100
+    assert "run.total_steps is '555" in lines[0] and lines[0].endswith(
+        "555', must be an integer >= 1 in steps"
+    )
+    lines = refuse(PLUGINS + "run: {" + ", ".join(f"wrong{number}: 1" for number in range(120)) + "}\n")
+    assert len(lines) == 51 and lines[-1] == "and 70 more problems"

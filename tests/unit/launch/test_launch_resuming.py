@@ -10,7 +10,7 @@ import pytest
 from rollbus_core.checkpoint_folder import CheckpointFolder
 from rollbus_core.config.load import Resolved, load
 from rollbus_core.paths import RunPaths
-from rollbus_launch.resuming import before, check_start
+from rollbus_launch.resuming import Start, before, check_start, set_aside
 from rollbus_wire.errors import ConfigError
 
 
@@ -33,14 +33,15 @@ def paths(tmp_path: Path) -> RunPaths:
 
 def test_the_same_run_goes_on(paths: RunPaths, tmp_path: Path) -> None:
     again = resolved(tmp_path, "env.num_slices=4", "env.hubs=2", "run.seed=5")
-    lines = before(again, paths)
-    assert lines == ["goes on from checkpoint 000000000640-0.2 (run.resume=never begins anew)"]
-    assert before(resolved(tmp_path, "run.resume=never"), paths) == []
-    assert before(again, RunPaths(tmp_path / "new")) == []
+    start = before(again, paths)
+    assert (start.env_steps, start.updates) == (640, 2)
+    assert start.notes == ["goes on from checkpoint 000000000640-0.2 (run.resume=never begins anew)"]
+    assert before(resolved(tmp_path, "run.resume=never"), paths) == Start()
+    assert before(again, RunPaths(tmp_path / "new")) == Start()
 
 
 def test_other_settings_are_told(paths: RunPaths, tmp_path: Path) -> None:
-    *_, told = before(resolved(tmp_path, "algorithm.gamma=0.5", "learner.threads=2"), paths)
+    *_, told = before(resolved(tmp_path, "algorithm.gamma=0.5", "learner.threads=2"), paths).notes
     assert told == "with other settings: algorithm.gamma 0.5 (was 0.99), learner.threads 2 (was 1)"
 
 
@@ -53,13 +54,13 @@ def test_another_task_policy_or_algorithm_is_refused(paths: RunPaths, tmp_path: 
 
 
 def test_a_run_at_its_end_says_so(paths: RunPaths, tmp_path: Path) -> None:
-    first, _ = before(resolved(tmp_path, "run.total_steps=500"), paths)
+    first, _ = before(resolved(tmp_path, "run.total_steps=500"), paths).notes
     assert first == "it is at its end already, at 640 of run.total_steps 500 steps: nothing is trained"
 
 
 def test_a_damaged_checkpoint_is_named(paths: RunPaths, tmp_path: Path) -> None:
     (paths.checkpoints / "000000000640-0.2" / "config.yaml").write_text("torn")
-    passed, on = before(resolved(tmp_path), paths)
+    passed, on = before(resolved(tmp_path), paths).notes
     assert "passed over" in passed and "000000000640-0.2/config.yaml is damaged" in passed
     assert "goes on from checkpoint 000000000320-0.1" in on
 
@@ -117,8 +118,20 @@ def test_a_start_that_is_not_there_or_not_fit_is_refused(tmp_path: Path) -> None
 def test_a_last_checkpoint_that_is_gone_is_no_new_run(paths: RunPaths, tmp_path: Path) -> None:
     newest = (paths.checkpoints / "last").resolve()
     shutil.rmtree(newest)
-    assert before(resolved(tmp_path), paths)[-1].startswith("goes on from checkpoint 000000000320-0.1")
+    assert before(resolved(tmp_path), paths).notes[-1].startswith("goes on from checkpoint 000000000320-0.1")
     shutil.rmtree(paths.checkpoints / "000000000320-0.1")
     with pytest.raises(ConfigError, match=f"last says {newest.name}, which is gone, and there is no other"):
         before(resolved(tmp_path), paths)
-    assert before(resolved(tmp_path, "run.resume=never"), paths) == []
+    assert before(resolved(tmp_path, "run.resume=never"), paths) == Start()
+
+
+def test_a_run_that_begins_anew_keeps_what_was_there(paths: RunPaths, tmp_path: Path) -> None:
+    assert set_aside(paths) == "" and len(list(paths.checkpoints.glob("0*"))) == 2  # no run: not ours to move
+    for number in (1, 2):
+        paths.root.joinpath("config.yaml").write_text(f"# {number}\n")
+        paths.metrics.write_text(f"{number}\n")
+        assert set_aside(paths).endswith(f"the run that was here is in {paths.root / f'earlier-{number}'}")
+        assert sorted(p.name for p in paths.root.iterdir()) == ["earlier-1", "earlier-2"][:number]
+    first, second = (RunPaths(paths.root / f"earlier-{number}") for number in (1, 2))
+    assert (first.metrics.read_text(), second.metrics.read_text()) == ("1\n", "2\n")
+    assert (first.checkpoints / "last").resolve().name == "000000000640-0.2"

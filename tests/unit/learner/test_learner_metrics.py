@@ -38,7 +38,7 @@ def test_the_rate_leaves_out_start_up_and_the_time_between_starts():
     found = summary(rows)
     assert found["env_steps_per_s"] == (1500 + 1000) / (3 + 2)
     assert found == {
-        "env_steps": 2500, "env_steps_per_s": 500.0, "updates": 4, "wall_s": 402.0, "mean_return": 5.0,
+        "env_steps": 2500, "env_steps_per_s": 500.0, "updates": 4, "training_s": 5.0, "mean_return": 5.0,
         "lag": 0.5, "lag_max": 2,
     }  # fmt: skip
 

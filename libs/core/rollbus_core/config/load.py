@@ -21,7 +21,7 @@ from rollbus_core.config.dump import to_yaml
 from rollbus_core.config.feeds import feeds as feeds_of
 from rollbus_core.config.nearest import hint
 from rollbus_core.config.plugins import PLUGIN_PACKAGES
-from rollbus_core.config.problems import field_problem, plugin_keys
+from rollbus_core.config.problems import field_problem, plugin_keys, refusal
 from rollbus_core.config.recipe import SECTIONS, AnySection, Recipe, recipe_model, section_models
 from rollbus_core.config.settings import gather
 from rollbus_core.config.source import DEFAULT, Setting, plain
@@ -75,7 +75,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, check_packages: boo
     _unknown_keys(settings, models, problems)
     recipe = _validate(settings, names, models, problems)
     if recipe is None or problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(refusal(problems))
     origins = _origins(recipe, settings)
     problems = checks.problems(recipe, origins)
     feeds: dict[str, Feed] = {}
@@ -83,7 +83,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, check_packages: boo
         feeds, problems = feeds_of(recipe, origins)
     missing = checks.missing_packages(recipe, origins) if check_packages else []
     if problems:
-        raise ConfigError("\n".join(problems + missing))
+        raise ConfigError(refusal(problems + missing))
     if missing:
         raise MissingPackage("\n".join(missing))
     return Resolved(recipe, origins, feeds, Path(path))

@@ -52,7 +52,9 @@ class RunConfig(Section):
         False, "Bit-identical repeats: lag 0, fixed batches, sorted chunks, one thread."
     )
     resume: Literal["auto", "never", "must"] = option(
-        "auto", "Continue from the run folder's last checkpoint: if there is one, never, or fail."
+        "auto",
+        "Continue from the run folder's last checkpoint: if there is one, never (what is there moves into a "
+        "folder earlier-1), or fail.",
     )
     start_from: str = option(
         "", "Run folder or checkpoint whose policy weights the run begins with; empty: new weights."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +11,21 @@ from rollbus_core.config import plugins
 from rollbus_core.config.source import DEFAULT, Setting, plain
 from rollbus_core.config.values import describe, unit
 from rollbus_wire.errors import RollbusError
+
+#: A line says at most this much, and of more problems than this only their number is told.
+MAX_LINE, MAX_PROBLEMS = 1000, 50
+
+
+def refusal(problems: Sequence[str]) -> str:
+    """One line per problem; values that are too long for people are cut in the middle."""
+    lines = [_cut(problem) for problem in problems[:MAX_PROBLEMS]]
+    more = len(problems) - len(lines)
+    return "\n".join([*lines, f"and {more} more problems"] if more else lines)
+
+
+def _cut(text: str) -> str:
+    half = MAX_LINE // 2
+    return text if len(text) <= MAX_LINE else f"{text[:half]} ... {text[-half:]}"
 
 
 def field_problem(

@@ -26,9 +26,9 @@ from rollbus_wire.errors import ConfigError
 def add_parser(subparsers: Any) -> None:
     """rollbus train RECIPE [key=value ...] [--run-dir DIR] [--seeds 1,2,3]"""
     parser = subparsers.add_parser("train", help="train a recipe", description=__doc__)
-    parser.add_argument("recipe", type=Path)
+    parser.add_argument("recipe", type=Path, help="a file such as recipes/cartpole_ppo.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="run.seed=3 env.num_envs=8 ...")
-    parser.add_argument("--run-dir", type=Path, help="default: runs/NAME")
+    parser.add_argument("--run-dir", type=Path, help="default: runs/NAME-DATE; one with a run goes on")
     parser.add_argument("--seeds", help="several seeds one after the other: 1,2,3")
     add_json_flag(parser)
     parser.set_defaults(run=run)
@@ -66,12 +66,14 @@ def train(
     name = resolved.recipe.run.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     paths = RunPaths(run_dir or Path("runs") / name)
     resuming.check_start(resolved)
-    notes = resuming.before(resolved, paths)
+    start = resuming.before(resolved, paths)
     remove_dead()
     if (paths.runtime / "alive").exists():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
-    notes += check_data(chosen)
+    notes = [*start.notes, *check_data(chosen)]
     room.check_run(chosen.recipe, layout(chosen.recipe))
+    if resolved.recipe.run.resume == "never":
+        notes.append(resuming.set_aside(paths))
     paths.create()
     try:
         session = _run_session(chosen, paths, recipe.stem, [choice.reason, *notes])
@@ -84,7 +86,7 @@ def train(
         stopped_by=session.stopped_by,
         run=resolved.recipe.run,
     )
-    _say_where(paths, summary, told)
+    _say_where(paths, summary, start, told)
     return summary, paths
 
 
@@ -148,9 +150,12 @@ def check_data(resolved: Any) -> list[str]:
 
 def _seeds(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"--seeds {text!r}: give integers with commas, such as 1,2,3") from None
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds {text!r}: a seed is given twice, and would be the same run again")
+    return seeds
 
 
 def _point_latest(paths: RunPaths) -> None:
@@ -161,7 +166,11 @@ def _point_latest(paths: RunPaths) -> None:
         latest.symlink_to(paths.root)
 
 
-def _say_where(paths: RunPaths, summary: dict[str, Any], told: TextIO) -> None:
+def _of_them(num: int, before: int, unit: str) -> str:
+    return f"{num:,} {unit}" + (f", {num - before:,} of them" if before else "")
+
+
+def _say_where(paths: RunPaths, summary: dict[str, Any], start: resuming.Start, told: TextIO) -> None:
     checkpoint = newest_checkpoint(paths)
     drawn = draw_curve([paths], paths.curve)
     lines = {
@@ -171,7 +180,10 @@ def _say_where(paths: RunPaths, summary: dict[str, Any], told: TextIO) -> None:
         "summary": paths.summary,
     }
     steps = summary.get("env_steps", 0)
-    done = f"{steps:,} steps" if steps else f"{summary.get('updates', 0):,} updates"
+    if steps:
+        done = _of_them(steps, start.env_steps, "steps")
+    else:
+        done = _of_them(summary["updates"], start.updates, "updates")
     speed = f", {summary.get('env_steps_per_s') or 0:,.0f} steps/s while training" if steps else ""
     print(f"{done} in {summary['wall_s']:.1f} s{speed}, ended by {summary['stopped_by']}", file=told)
     for label, value in lines.items():
