@@ -46,6 +46,8 @@ ALL = (
 _BY_NAME = {each.name: each for each in ALL}
 #: What reading or writing data sets needs.
 DATASETS = ("pyarrow", "PIL")
+#: What stating rotations in another way needs.
+ROTATIONS = ("scipy",)
 #: What an export needs.
 EXPORT = ("onnx", "onnxruntime")
 

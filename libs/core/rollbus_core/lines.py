@@ -15,6 +15,8 @@ from typing import Any
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 #: While there is no room, it is tried again this often.
 RETRY_S = 0.5
+#: Read at once, from the end of a file.
+BLOCK = 65_536
 
 
 def is_no_room(error: BaseException) -> bool:
@@ -31,7 +33,8 @@ class LineFile:
 
     def __init__(self, path: Path, *, max_waiting: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._cut_half_line()
         self._max_waiting, self._retry_at = max_waiting, 0.0
         self._waiting: deque[bytes] = deque()
         self.lost = 0
@@ -67,6 +70,17 @@ class LineFile:
         """Write what is left, if there is room, and close."""
         self.flush(force=True)
         os.close(self._file)
+
+    def _cut_half_line(self) -> None:
+        """A writer that was killed as the disk filled up may have left one."""
+        size = os.fstat(self._file).st_size
+        end, tail = size, b""
+        while end and b"\n" not in tail:
+            start = max(0, end - BLOCK)
+            end, tail = start, os.pread(self._file, end - start, start) + tail
+        whole = end + tail.rfind(b"\n") + 1
+        if whole < size:
+            os.ftruncate(self._file, whole)
 
     def _append(self, data: bytes) -> bool:
         """Whether all of it is there; if not, nothing is. One process writes to one file."""

@@ -18,30 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollbus_launch.records import read_lines
+from rollbus_core.version import Version
+from rollbus_launch.audit_records import Applied, Chunk, Draw, Records, Span, Unread, steps
 
-#: [episode, first step, number of steps].
-Span = tuple[int, int, int]
 #: Problems that are written out; all are counted.
 MAX_SHOWN = 20
 #: A chunk that chance leaves undrawn with less than this probability was not sampleable.
 UNDRAWN = 1e-9
-
-
-@dataclass
-class Chunk:
-    """One commit of an actor; ``sequence`` -1: not acknowledged."""
-
-    spans: list[Span]
-    versions: list[str]
-    sequence: int = -1
-    reason: str = ""
-    answered: bool = False
-    time: float = math.inf
-
-    @property
-    def steps(self) -> int:
-        return sum(length for _, _, length in self.spans)
 
 
 @dataclass
@@ -83,36 +66,6 @@ class Verdict:
         return {**self.__dict__, **counts, "good": self.good}
 
 
-@dataclass
-class Records:
-    """What the writers of a run wrote down.
-
-    They are read in this order: effects before causes, so that of a run that goes on nothing is met whose
-    cause was not read.
-    """
-
-    metrics: list[dict[str, Any]]
-    drawn: list[dict[str, Any]]
-    applied: list[dict[str, Any]]
-    unread: list[dict[str, Any]]
-    lineages: list[dict[str, Any]]
-    dropped: dict[int, str]
-    chunks: list[Chunk]
-
-    @classmethod
-    def read(cls, folder: Path) -> Records:
-        """Of the run whose ``audit`` folder this is."""
-        return cls(
-            metrics=read_lines(folder.parent / "metrics.jsonl"),
-            drawn=read_lines(folder / "drawn.jsonl"),
-            applied=read_lines(folder / "applied.jsonl"),
-            unread=read_lines(folder / "unread.jsonl"),
-            lineages=read_lines(folder / "lineages.jsonl"),
-            dropped={line["sequence"]: line["reason"] for line in read_lines(folder / "dropped.jsonl")},
-            chunks=sent(folder),
-        )
-
-
 def audit(folder: Path) -> Verdict:
     """Judge the run whose ``audit`` folder this is."""
     verdict, records = Verdict(), Records.read(folder)
@@ -122,9 +75,11 @@ def audit(folder: Path) -> Verdict:
             verdict.acknowledged_steps += chunk.steps
         elif chunk.answered:
             verdict.refused[chunk.reason] += 1
+    for text in records.damaged:
+        verdict.wrong("unexplained", 1, text)
     if verdict.acknowledged_chunks:
         _check_whole(verdict, records)
-    if records.drawn:
+    if records.draws:
         _judge_replay(verdict, records)
     else:
         _judge_queue(verdict, records)
@@ -133,52 +88,38 @@ def audit(folder: Path) -> Verdict:
 
 def _check_whole(verdict: Verdict, records: Records) -> None:
     """The learner's record reaches as far as its metrics do, and says where each of its starts went on."""
-    recorded: dict[int, int] = defaultdict(int)
-    for line in (*records.drawn, *records.applied, *records.unread):
-        lineage, number = line["version"]
-        recorded[lineage] = max(recorded[lineage], number)
-    begun = {int(line["version"][0]) for line in records.lineages}
-    learned: dict[int, int] = defaultdict(int)
-    for row in records.metrics:
-        lineage, _, number = str(row.get("version", "")).partition(".")
-        if lineage.isdigit() and number.isdigit():
-            learned[int(lineage)] = max(learned[int(lineage)], int(number))
+    written: list[Draw | Applied | Unread] = [*records.draws, *records.applied, *records.unread]
+    recorded = _newest(line.version for line in written)
+    learned, begun = _newest(records.learned), {version.lineage for version in records.begun}
     unknown = recorded.keys() - begun or (learned.keys() if not begun else set())
     for lineage in sorted(unknown):
         verdict.wrong("unexplained", 1, f"lineages.jsonl says nothing of start {lineage} of the learner")
     for lineage in sorted(learned.keys() & begun):
-        if (missing := learned[lineage] - recorded[lineage]) > 0:
+        if (missing := learned[lineage] - recorded.get(lineage, 0)) > 0:
             verdict.wrong(
                 "unexplained", missing,
                 f"metrics.jsonl goes up to version {lineage}.{learned[lineage]}, the record of what was "
-                f"applied to {lineage}.{recorded[lineage]}: it was cut or lost",
+                f"applied to {lineage}.{recorded.get(lineage, 0)}: it was cut or lost",
             )  # fmt: skip
 
 
-def sent(folder: Path) -> list[Chunk]:
-    """All commits of all actors with their answers."""
-    found: list[Chunk] = []
-    for path in sorted(folder.glob("sent-*.jsonl")):
-        by_ticket: dict[int, Chunk] = {}
-        for line in read_lines(path):
-            if "ticket" in line:
-                by_ticket[line["ticket"]] = Chunk(_spans(line["rows"]), line["versions"])
-            elif (chunk := by_ticket.get(line["answer"])) is not None:
-                chunk.sequence, chunk.reason, chunk.answered = line["sequence"], line["reason"], True
-                chunk.time = line["time"]
-        found += by_ticket.values()
+def _newest(versions: Iterable[Version]) -> dict[int, int]:
+    """Lineage -> the largest number in it."""
+    found: dict[int, int] = {}
+    for lineage, number in versions:
+        found[lineage] = max(number, found.get(lineage, 0))
     return found
 
 
 class Forks:
     """Which versions are ancestors of the last lineage."""
 
-    def __init__(self, lines: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, begun: Iterable[Version]) -> None:
         #: Lineage -> number at which it began.
-        self._at = {int(line["version"][0]): int(line["version"][1]) for line in lines}
+        self._at = dict(begun)
 
-    def survives(self, version: Iterable[int]) -> bool:
-        """Whether what ``version`` (lineage, number) holds is in the last lineage's weights."""
+    def survives(self, version: Version) -> bool:
+        """Whether what ``version`` holds is in the last lineage's weights."""
         lineage, number = version
         return all(number <= at for later, at in self._at.items() if later > lineage)
 
@@ -187,38 +128,40 @@ class Forks:
 
 
 def _judge_queue(verdict: Verdict, records: Records) -> None:
-    forks = Forks(records.lineages)
-    alive = [line for line in records.applied if forks.survives(line["version"])]
+    forks = Forks(records.begun)
     applied: dict[int, list[Span]] = {}
-    for line in alive:
-        spans, sequence = _spans(line["rows"]), line["sequence"]
-        if sequence in applied:
-            verdict.wrong("duplicated", _steps(spans), f"chunk {sequence} went into two updates")
-        applied[sequence] = spans
-    verdict.void = len({line["sequence"] for line in records.applied} - set(applied))
+    for line in records.applied:
+        if forks.survives(line.version):
+            if line.sequence in applied:
+                verdict.wrong("duplicated", steps(line.spans), f"chunk {line.sequence} went into two updates")
+            applied[line.sequence] = line.spans
+    ever = {line.sequence for line in records.applied}
+    verdict.void = len(ever - set(applied))
     verdict.applied_chunks = len(applied)
-    verdict.applied_steps = sum(map(_steps, applied.values()))
+    verdict.applied_steps = sum(map(steps, applied.values()))
     for text in overlaps(span for spans in applied.values() for span in spans):
         verdict.wrong("duplicated", 1, text)
-    unread = {
-        line["sequence"]: line["reason"]
-        for line in records.unread if forks.survives(line["version"])
+    # What was consumed is excused only where its update is void; then it is among those ever applied.
+    reasons = {
+        sequence: line.reason for sequence, line in records.dropped.items()
+        if not line.consumed or sequence in ever
     }  # fmt: skip
-    _explain(verdict, records, applied, unread)
+    reasons |= {line.sequence: line.reason for line in records.unread if forks.survives(line.version)}
+    _explain(verdict, records, applied, reasons)
     _match_origins(verdict, records.chunks, applied)
 
 
 def _explain(
-    verdict: Verdict, records: Records, applied: dict[int, list[Span]], unread: dict[int, str]
+    verdict: Verdict, records: Records, applied: dict[int, list[Span]], reasons: dict[int, str]
 ) -> None:
     """Each acknowledged chunk was applied, dropped for a reason, or still waits."""
-    dropped = records.dropped
-    newest = max([*applied, *(s for s, reason in dropped.items() if reason != "left")], default=-1)
+    given_up = (s for s, line in records.dropped.items() if line.reason != "left")
+    newest = max([*applied, *given_up], default=-1)
     for chunk in records.chunks:
         sequence = chunk.sequence
         if sequence < 0 or sequence in applied:
             continue
-        reason = unread.get(sequence) or dropped.get(sequence, "")
+        reason = reasons.get(sequence, "")
         if reason == "left" or (not reason and sequence > newest):
             verdict.waiting += 1
         elif reason:
@@ -252,25 +195,24 @@ def _judge_replay(verdict: Verdict, records: Records) -> None:
     """What was acknowledged is drawn sooner or later, unless it was evicted or there was no time."""
     chunks = records.chunks
     seen: dict[Span, int] = {}
-    for draw in records.drawn:
-        for rows in draw["new"]:
-            for span in _spans(rows):
-                seen[span] = seen.get(span, 0) + 1
+    for draw in records.draws:
+        for span in (span for spans in draw.new for span in spans):
+            seen[span] = seen.get(span, 0) + 1
     for text in overlaps(seen):
         verdict.wrong("duplicated", 1, text)
     verdict.applied_steps = sum(length for _, _, length in seen)
     known = {span for chunk in chunks for span in chunk.spans}
     for span in seen.keys() - known:
         verdict.wrong("unexplained", span[2], f"{span} was drawn, but no actor sent it")
-    chance = _Undrawn(chunks, records.drawn)
+    chance = _Undrawn(chunks, records.draws)
     for chunk in chunks:
         if any(span in seen for span in chunk.spans):
             verdict.applied_chunks += 1
             verdict.unacknowledged += chunk.sequence < 0
         elif chunk.sequence < 0:
             continue
-        elif (reason := records.dropped.get(chunk.sequence, "left")) != "left":
-            verdict.dropped[reason] += 1
+        elif (line := records.dropped.get(chunk.sequence)) is not None and line.reason != "left":
+            verdict.dropped[line.reason] += 1
         elif chance.of(chunk) > UNDRAWN:
             verdict.waiting += 1
         else:
@@ -280,9 +222,9 @@ def _judge_replay(verdict: Verdict, records: Records) -> None:
 class _Undrawn:
     """The probability that uniform draws leave a chunk out, at least: the table only grows."""
 
-    def __init__(self, chunks: list[Chunk], draws: list[dict[str, Any]]) -> None:
+    def __init__(self, chunks: list[Chunk], draws: list[Draw]) -> None:
         self._total = max(1, sum(chunk.steps for chunk in chunks if chunk.sequence >= 0))
-        self._draws = [(draw["time"], draw["drawn"]) for draw in draws]
+        self._draws = [(draw.time, draw.drawn) for draw in draws]
 
     def of(self, chunk: Chunk) -> float:
         """After its acknowledgement."""
@@ -306,14 +248,6 @@ def overlaps(spans: Iterable[Span]) -> list[str]:
                 found.append(f"steps {first} to {min(end, after) - 1} of episode {episode}")
             end = max(end, after)
     return found
-
-
-def _spans(rows: Iterable[Iterable[list[int]]]) -> list[Span]:
-    return [(run[0], run[1], run[2]) for row in rows for run in row]
-
-
-def _steps(spans: Iterable[Span]) -> int:
-    return sum(length for _, _, length in spans)
 
 
 def main(arguments: list[str]) -> int:

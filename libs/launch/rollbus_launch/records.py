@@ -22,7 +22,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             rows.append(row)

@@ -52,7 +52,14 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
     Raises `ConfigError` if the checkpoint is of another task, policy or algorithm.
     """
     last = paths.checkpoints / "last"
-    if resolved.recipe.run.resume == "never" or not os.path.lexists(last):
+    if resolved.recipe.run.resume == "never":
+        return Start()
+    if not os.path.lexists(last):
+        if resolved.recipe.run.resume == "must":
+            raise ConfigError(
+                f"run.resume is must, but {paths.root} holds no checkpoint to go on from; give the --run-dir "
+                "of a run that has one, or set run.resume=auto"
+            )
         return Start()
     if not last.exists() and not listed(paths.checkpoints):
         raise ConfigError(
@@ -101,6 +108,10 @@ def set_aside(paths: RunPaths) -> str:
 
 def _changes(old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     """(key, old value, new value) of what differs in the sections that say what is learned."""
+    for key in ("seed", "total_steps", "total_updates"):
+        values = getattr(old.run, key), getattr(new.run, key)
+        if values[0] != values[1]:
+            yield f"run.{key}", *values
     for section in type(new).model_fields:
         before, after = getattr(old, section), getattr(new, section)
         if section in _HOW or before == after:

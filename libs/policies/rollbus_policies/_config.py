@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from rollbus_core.config.models import Widths
+from rollbus_core.config.models import MAX_WIDTH, Widths
 from rollbus_policies.base import PolicyConfig
 
 HeadKind = Literal[
@@ -144,7 +144,7 @@ class ActorCriticConfig(CriticFields, ChunkConfig):
 class AttentionFields(BaseModel):
     """Sizes of a policy that encodes observations by attention and decides by an action expert."""
 
-    width: int = Field(64, ge=2, description="Width of a position.")
+    width: int = Field(64, ge=2, le=MAX_WIDTH, description="Width of a position.")
     layers: int = Field(2, ge=1, description="Attention blocks over the observations.")
     expert_layers: int = Field(2, ge=1, description="Attention blocks of the action expert.")
     num_heads: int = Field(4, ge=1, description="Attention heads; they share the width.")

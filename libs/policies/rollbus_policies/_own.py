@@ -29,10 +29,9 @@ def plugin(function: Callable[[int], nn.Module]) -> SimpleNamespace:
     """
 
     def make(config: Config, spec: EnvSpec, *, critic: bool, frame_stack: int = 1) -> Any:
-        from rollbus_policies._transforms import VectorInput, group_keys
-        from rollbus_policies.wrap import wrap
+        from rollbus_policies.wrap import num_inputs, wrap
 
-        size = VectorInput(spec, group_keys(spec, "policy"), frame_stack).size
+        size = num_inputs(spec, frame_stack)
         module = function(size)
         features = _num_features(module, size, config.name)
         return wrap(module, features, spec, critic=critic, frame_stack=frame_stack, config=config)

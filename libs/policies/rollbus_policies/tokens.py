@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from rollbus_core.config.models import MAX_WIDTH
 from rollbus_policies.base import PolicyConfig
 from rollbus_wire.spec import EnvSpec
 
@@ -25,7 +26,7 @@ class Config(PolicyConfig):
     )
 
     name: str = "tokens"
-    width: int = Field(64, ge=1, description="Width of the residual stream.")
+    width: int = Field(64, ge=1, le=MAX_WIDTH, description="Width of the residual stream.")
     depth: int = Field(2, ge=1, description="Transformer layers.")
     heads: int = Field(4, ge=1, description="Attention heads; they divide width.")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from rollbus_core.config.models import MAX_WIDTH
 from rollbus_policies._config import ActorCriticConfig, check_width
 from rollbus_wire.spec import EnvSpec
 
@@ -21,7 +22,7 @@ class Config(ActorCriticConfig):
     """Settings of the transformer policy."""
 
     name: str = "transformer"
-    width: int = Field(64, ge=2, description="Width of a position.")
+    width: int = Field(64, ge=2, le=MAX_WIDTH, description="Width of a position.")
     layers: int = Field(2, ge=1, description="Attention blocks.")
     num_heads: int = Field(4, ge=1, description="Attention heads; they share the width.")
 

@@ -13,8 +13,13 @@ from torch import Tensor, nn
 from rollbus_policies._config import ActorCriticConfig
 from rollbus_policies._critics import ValueNet
 from rollbus_policies._policy import ActorCritic
-from rollbus_policies._transforms import VectorInput
+from rollbus_policies._transforms import VectorInput, group_keys
 from rollbus_wire.spec import EnvSpec
+
+
+def num_inputs(spec: EnvSpec, frame_stack: int = 1) -> int:
+    """Elements of the vector that a wrapped module gets by default: classes one-hot, images flat."""
+    return VectorInput(spec, group_keys(spec, "policy"), frame_stack).size
 
 
 def wrap(

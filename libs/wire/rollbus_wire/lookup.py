@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import pkgutil
 from types import SimpleNamespace
 from typing import Any, List
@@ -40,6 +41,8 @@ def find(package: str, name: str) -> Any:
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = " (did you mean %r?)" % near[0] if near else ""
+        if name.isidentifier() and os.path.exists(name + ".py"):
+            hint = "; of %s.py here write %s:make (or the name of its function)" % (name, name)
         raise ConfigError(
             "%r is not one of: %s%s; a plug-in of your own is given as module:function, or as the dotted "
             "path of its module" % (name, ", ".join(known), hint)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
-from .errors import DeadlineExceeded, FaultReceived, PeerLost, WireError
+from .errors import DeadlineExceeded, FaultReceived, PeerLost, SpecError, WireError
 from .keys import load as load_key
 from .link import Poller, ZmqLink
 from .messages import Arrays, Decide, Decided, Fault, Message
@@ -59,6 +59,11 @@ class PolicyClient:
         self, obs: Arrays, carry: Optional[np.ndarray] = None, seeds: Optional[np.ndarray] = None
     ) -> int:
         """Ask without waiting; the number by which `receive` names the answer."""
+        if not isinstance(obs, Mapping):
+            raise SpecError(
+                "obs is %s; give one array [rows, ...] per observation, such as {'obs': observations}"
+                % type(obs).__name__
+            )
         try:
             return self.link.send(Decide(obs, carry, seeds))
         except PeerLost:

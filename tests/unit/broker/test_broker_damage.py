@@ -210,7 +210,7 @@ def test_a_lost_commit_is_counted_and_named(tmp_path):
     run.restart()
     assert run.rig.store.tables()[0]["dropped"] == {"damaged": 1}
     lines = [json.loads(line) for line in (tmp_path / "audit" / "dropped.jsonl").read_text().splitlines()]
-    assert {"table": "main", "sequence": 3, "reason": "damaged"} in lines
+    assert {"table": "main", "sequence": 3, "reason": "damaged", "consumed": False} in lines
 
 
 def test_a_replay_table_goes_on_with_what_is_intact(tmp_path):

@@ -55,6 +55,9 @@ def refuse(tmp_path, monkeypatch):
         (f"run: {{seed: {2**63}}}\n", f"run.seed is {2**63}, must be an integer >= 0 and <= {2**63 - 1}"),
         (f"eval: {{seed: {2**63}}}\n", f"eval.seed is {2**63}, must be an integer >= 0 and <= {2**63 - 1}"),
         ("run: {audit: 1}\n", "run.audit is 1, must be true or false"),
+        ("run: {name: ../up}\n", "run.name is '../up', must be a string (a folder's name: letters, digits, spaces and . = + - _, up to 100 of them)"),
+        ('run: {name: "a\\0b"}\n', "run.name is 'a\\x00b', must be a string (a folder's name"),
+        ("learner: {threads: 1025}\n", "learner.threads is 1025, must be an integer >= 1 and <= 1024"),
         ("run: 3\n", "r.yaml:5: 'run' is a section with keys of its own, not 3"),
     ],
 )  # fmt: skip
@@ -191,9 +194,9 @@ def test_settings_that_do_not_fit(refuse, overrides, expected):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("policy.hidden=[64, 0]", "policy.hidden is [64, 0], must be a list (each an integer >= 1) (1: must be greater"),
-        ("policy.critic_hidden=[-3]", "policy.critic_hidden is [-3], must be a list (each an integer >= 1)"),
-        ("algorithm.critic_hidden=[0]", "algorithm.critic_hidden is [0], must be a list (each an integer >= 1)"),
+        ("policy.hidden=[64, 0]", "policy.hidden is [64, 0], must be a list (each an integer >= 1 and <= 65536) (1: must be greater"),
+        ("policy.critic_hidden=[-3]", "policy.critic_hidden is [-3], must be a list (each an integer >= 1 and <= 65536)"),
+        ("algorithm.critic_hidden=[0]", "algorithm.critic_hidden is [0], must be a list (each an integer >= 1 and <= 65536)"),
     ],
 )  # fmt: skip
 def test_layers_have_a_width(refuse, override, expected):
@@ -346,3 +349,30 @@ def test_values_and_problems_without_end_are_cut(refuse) -> None:
     )
     lines = refuse(PLUGINS + "run: {" + ", ".join(f"wrong{number}: 1" for number in range(120)) + "}\n")
     assert len(lines) == 51 and lines[-1] == "and 70 more problems"
+
+
+def test_widths_that_no_layer_has_are_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text("env: {name: toy}\n")
+    with pytest.raises(ConfigError, match=r"policy.hidden is \[64, 1000000000\], must be a list .*<= 65536"):
+        load("r.yaml", ["policy.hidden=[64, 1000000000]"])
+    assert load("r.yaml", ["policy.hidden=[65536]", "run.name=a b-1.2=x+y"]).recipe.policy.hidden == [65536]
+
+
+def test_a_file_of_ones_own_is_named_with_its_function(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text("env: {name: toy}\npolicy: {name: my_net_of_here}\n")
+    with pytest.raises(ConfigError, match="is not one of"):
+        load("r.yaml")
+    Path("my_net_of_here.py").write_text("def make(size): ...\n")
+    with pytest.raises(ConfigError, match="of my_net_of_here.py here write my_net_of_here:make"):
+        load("r.yaml")
+
+
+def test_rotations_without_their_package_are_refused_before_anything_starts(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text("env: {name: toy, rotations: {pose: quat_xyzw}}\n")
+    load("r.yaml")
+    monkeypatch.setattr("rollbus_core.extras.ROTATIONS", ("no_scipy_here",))
+    with pytest.raises(MissingPackage, match="r.yaml:1: env.rotations: rotations need no_scipy_here"):
+        load("r.yaml")

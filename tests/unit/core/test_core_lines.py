@@ -61,3 +61,14 @@ def test_other_errors_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "write", broken)
     with pytest.raises(OSError, match="Input/output"):
         file.write("x")
+
+
+@pytest.mark.parametrize("half", [b"", b'{"c": ', b"x" * 200_000])
+def test_the_half_line_of_a_dead_writer_is_cut(tmp_path: Path, half: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    for before in (b"", b'{"a": 1}\n{"b": 2}\n'):
+        path.write_bytes(before + half)
+        file = LineFile(path)
+        file.put({"d": 4})
+        file.close()
+        assert path.read_bytes() == before + b'{"d": 4}\n'

@@ -36,7 +36,8 @@ def rows(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
-    logs = Logs(tmp_path)
+    (tmp_path / "audit").mkdir()
+    logs = Logs(tmp_path / "audit")
     logs.put("lineages", {"version": [0, 0], "applied": 0})
     return logs
 
@@ -57,7 +58,7 @@ def test_a_lost_chunk_is_unexplained(logs: Logs) -> None:
     logs.applied(2, 3, (0, 2))
     found = audit(logs.folder)
     assert not found.good and found.unexplained == 1 and "chunk 2" in found.problems[0]
-    logs.put("dropped", {"table": "train", "sequence": 2, "reason": "memory"})
+    logs.put("dropped", {"table": "train", "sequence": 2, "reason": "memory", "consumed": False})
     found = audit(logs.folder)
     assert found.good and found.dropped == {"memory": 1}
 
@@ -112,7 +113,7 @@ def test_a_replay_chunk_that_is_never_drawn(logs: Logs) -> None:
     logs.put("drawn", *(draw | {"new": [[[[5, 0, 10]]]] if not n else []} for n, draw in enumerate(draws)))
     found = audit(logs.folder)
     assert found.unexplained == 2 and found.applied_chunks == 1
-    logs.put("dropped", {"table": "train", "sequence": 2, "reason": "evicted"})
+    logs.put("dropped", {"table": "train", "sequence": 2, "reason": "evicted", "consumed": False})
     logs.put("drawn", draws[-1] | {"new": [[[[5, 20, 10]]]]})
     found = audit(logs.folder)
     assert found.good and found.dropped == {"evicted": 1} and found.applied_chunks == 2
@@ -161,9 +162,35 @@ def test_starts_of_the_learner_that_nobody_wrote_down(tmp_path: Path) -> None:
     assert found.unexplained == 1 and "lineages.jsonl says nothing of start 0" in found.problems[0]
 
 
-def test_bytes_that_are_no_text_are_a_damaged_line(logs: Logs) -> None:
+@pytest.mark.parametrize(
+    "line", [bytes(range(128, 256)), b"[1]", b"null", b"[" * 100_000, b'{"version": [1]}']
+)
+@pytest.mark.parametrize(
+    "name", ["applied", "drawn", "unread", "lineages", "dropped", "sent-a", "../metrics"]
+)  # fmt: skip
+def test_a_damaged_line_is_named(logs: Logs, name: str, line: bytes) -> None:
     logs.sent(0, 1)
     logs.applied(0, 1, (0, 1))
-    with open(logs.folder / "applied.jsonl", "ab") as file:
-        file.write(bytes(range(128, 256)) + b"\n[1]\n")
+    path = (logs.folder / f"{name}.jsonl").resolve()
+    before = path.read_bytes() if path.exists() else b""
+    path.write_bytes(before + line)
+    assert audit(logs.folder).good  # the half of a line that a writer left as it died
+    path.write_bytes(before + line + b"\n")
+    found, number = audit(logs.folder), before.count(b"\n") + 1
+    assert found.unexplained == 1 and f"{path.name}:{number} is no such record" in found.problems[0]
+
+
+def test_what_was_consumed_is_excused_only_where_its_update_is_void(logs: Logs) -> None:
+    for number in range(4):
+        logs.sent(number, number + 1)
+    logs.put("dropped", *({"sequence": s, "reason": "full", "consumed": True} for s in (1, 2, 3)))
+    for number in (0, 2, 3):
+        logs.applied(number, number + 1, (0, number + 1))
+    found = audit(logs.folder)
+    assert found.unexplained == 1 and "chunk 2" in found.problems[0] and not found.dropped
+    logs.applied(1, 2, (0, 2))
     assert audit(logs.folder).good
+    logs.put("lineages", {"version": [1, 2], "applied": 2})  # updates 3 and 4 of lineage 0 are void
+    logs.put("dropped", {"sequence": 4, "reason": "lineage", "consumed": False})
+    found = audit(logs.folder)
+    assert found.good and found.dropped == {"full": 1, "lineage": 1} and found.void == 2

@@ -32,7 +32,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def test_the_same_run_goes_on(paths: RunPaths, tmp_path: Path) -> None:
-    again = resolved(tmp_path, "env.num_slices=4", "env.hubs=2", "run.seed=5")
+    again = resolved(tmp_path, "env.num_slices=4", "env.hubs=2")
     start = before(again, paths)
     assert (start.env_steps, start.updates) == (640, 2)
     assert start.notes == ["goes on from checkpoint 000000000640-0.2 (run.resume=never begins anew)"]
@@ -40,9 +40,14 @@ def test_the_same_run_goes_on(paths: RunPaths, tmp_path: Path) -> None:
     assert before(again, RunPaths(tmp_path / "new")) == Start()
 
 
+def test_a_checkpoint_that_must_be_there_is_missed_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="run.resume is must, but .*new holds no checkpoint to go on from"):
+        before(resolved(tmp_path, "run.resume=must"), RunPaths(tmp_path / "new"))
+
+
 def test_other_settings_are_told(paths: RunPaths, tmp_path: Path) -> None:
-    *_, told = before(resolved(tmp_path, "algorithm.gamma=0.5", "learner.threads=2"), paths).notes
-    assert told == "with other settings: algorithm.gamma 0.5 (was 0.99), learner.threads 2 (was 1)"
+    *_, told = before(resolved(tmp_path, "algorithm.gamma=0.5", "run.seed=5"), paths).notes
+    assert told == "with other settings: run.seed 5 (was 1), algorithm.gamma 0.5 (was 0.99)"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +59,7 @@ def test_another_task_policy_or_algorithm_is_refused(paths: RunPaths, tmp_path: 
 
 
 def test_a_run_at_its_end_says_so(paths: RunPaths, tmp_path: Path) -> None:
-    first, _ = before(resolved(tmp_path, "run.total_steps=500"), paths).notes
+    first, *_ = before(resolved(tmp_path, "run.total_steps=500"), paths).notes
     assert first == "it is at its end already, at 640 of run.total_steps 500 steps: nothing is trained"
 
 

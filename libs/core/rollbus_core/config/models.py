@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rollbus_wire.limits import MAX_PROCESSES
 
@@ -19,8 +19,10 @@ MAX_SEED = 2**63 - 1
 RotationType = Literal[
     "quat_xyzw", "quat_wxyz", "rotvec", "euler_xyz_extrinsic", "euler_xyz_intrinsic", "matrix", "rot6d"
 ]
+#: Of a layer, and threads of a process.
+MAX_WIDTH, MAX_THREADS = 65_536, 1024
 #: Widths of layers, one after the other.
-Widths = list[Annotated[int, Field(ge=1)]]
+Widths = list[Annotated[int, Field(ge=1, le=MAX_WIDTH)]]
 
 
 def option(default: Any, description: str, unit: str = "", **checks: Any) -> Any:
@@ -60,6 +62,13 @@ class RunConfig(Section):
         "", "Run folder or checkpoint whose policy weights the run begins with; empty: new weights."
     )
     audit: bool = option(False, "Record every (episode, step) that is produced and applied.")
+
+    @field_validator("name")
+    @classmethod
+    def _one_folder(cls, name: str) -> str:
+        if name and not re.fullmatch(r"\w[\w .=+-]{,99}", name):
+            raise ValueError("a folder's name: letters, digits, spaces and . = + - _, up to 100 of them")
+        return name
 
 
 class EnvConfig(Section):
@@ -113,7 +122,7 @@ class ActorConfig(Section):
         1024, "Most rows of one forward pass; fewer where larger ones prove no faster.", "rows", ge=1
     )
     batch_wait_ms: float = option(0.0, "How long a batch waits for more ticks.", "ms", ge=0)
-    threads: int = option(1, "Threads of one actor.", ge=1)
+    threads: int = option(1, "Threads of one actor.", ge=1, le=MAX_THREADS)
     decoding: Literal["auto", "whole", "continuous"] = option(
         "auto",
         "How completions share passes. whole: a batch is decided to its longest row before the next begins. "
@@ -166,7 +175,7 @@ class LearnerConfig(Section):
     """Optimisation."""
 
     device: str = option("auto", "auto, cpu, cuda, cuda:1, ...")
-    threads: int = option(1, "Threads of the learner.", ge=1)
+    threads: int = option(1, "Threads of the learner.", ge=1, le=MAX_THREADS)
     precision: Literal["float32", "bf16"] = option(
         "float32",
         "bf16: hidden layers compute in bfloat16; weights, outputs and losses stay float32. Worth it for "

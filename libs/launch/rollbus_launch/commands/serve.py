@@ -23,7 +23,7 @@ ROLES = ("broker", "source", "hub", "actor", "learner", "evaluator")
 
 
 def add_parser(subparsers: Any) -> None:
-    """rollbus serve SERVICE[+SERVICE] [--config FILE] [--run-dir DIR] [--index N]"""
+    """rollbus serve SERVICE[+SERVICE] [key=value ...] [--config FILE] [--run-dir DIR] [--index N]"""
     parser = subparsers.add_parser(
         "serve", help="run one service in the foreground",
         description=__doc__ + " Environment: ROLLBUS_CONFIG, ROLLBUS_RUN_DIR, ROLLBUS_INDEX, "
@@ -31,6 +31,10 @@ def add_parser(subparsers: Any) -> None:
         "ROLLBUS_SET (key=value ...).",
     )  # fmt: skip
     parser.add_argument("services", metavar="SERVICE[+SERVICE]", help="of: " + ", ".join(ROLES))
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value",
+        help="settings on top of --config, which the first service of a run settles for all",
+    )  # fmt: skip
     parser.add_argument(
         "--config", type=Path, default=os.environ.get("ROLLBUS_CONFIG"), help="recipe or resolved config"
     )
@@ -49,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{arguments.services!r}: give services joined by '+', of: {', '.join(ROLES)}")
     if not arguments.run_dir:
         raise ConfigError("say where the run is: --run-dir DIR or ROLLBUS_RUN_DIR")
-    _settle_config(RunPaths(arguments.run_dir), arguments.config)
+    overrides = [*os.environ.get("ROLLBUS_SET", "").split(), *arguments.overrides]
+    _settle_config(RunPaths(arguments.run_dir), arguments.config, overrides)
     end(serve(roles, arguments.index, Path(arguments.run_dir)))
 
 
@@ -65,7 +70,7 @@ def end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _settle_config(paths: RunPaths, config: Path | None) -> None:
+def _settle_config(paths: RunPaths, config: Path | None, overrides: list[str]) -> None:
     """Write the run folder's resolved config if it has none; the first one that has it does."""
     if config is None and not paths.config.exists():
         print(f"waits for {paths.config}, which a service started with --config writes", file=sys.stderr)
@@ -73,6 +78,8 @@ def _settle_config(paths: RunPaths, config: Path | None) -> None:
         while not paths.config.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
     if paths.config.exists():
+        if overrides:
+            print(f"{paths.config} is settled; {' '.join(overrides)} changes nothing", file=sys.stderr)
         return
     if config is None:
         raise ConfigError(
@@ -81,7 +88,7 @@ def _settle_config(paths: RunPaths, config: Path | None) -> None:
         )
     from rollbus_core.config.load import load
 
-    resolved = load(Path(config), os.environ.get("ROLLBUS_SET", "").split())
+    resolved = load(Path(config), overrides)
     paths.create()
     temporary = paths.root / f".config-{os.getpid()}.yaml"
     temporary.write_text(resolved.to_yaml())

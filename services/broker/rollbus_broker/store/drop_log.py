@@ -15,10 +15,11 @@ class DropLog:
     def __init__(self, folder: Path | None) -> None:
         self._file = LineFile(folder / "dropped.jsonl") if folder is not None else None
 
-    def put(self, table: str, sequence: int, reason: str) -> None:
-        """A chunk is given up."""
+    def put(self, table: str, sequence: int, reason: str, consumed: bool) -> None:
+        """A chunk is given up; see `Ledger`."""
         if self._file is not None:
-            self._file.put({"table": table, "sequence": sequence, "reason": reason})
+            record = {"table": table, "sequence": sequence, "reason": reason, "consumed": consumed}
+            self._file.put(record)
 
     def close(self, tables: Mapping[str, Table]) -> None:
         """The run ends; what is still in ``tables`` is left there."""
@@ -26,5 +27,5 @@ class DropLog:
             return
         for name, table in tables.items():
             for chunk in table.chunks():
-                self.put(name, chunk.sequence, "left")
+                self.put(name, chunk.sequence, "left", False)
         self._file.close()

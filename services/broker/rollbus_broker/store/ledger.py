@@ -41,11 +41,15 @@ class Resting:
 
 
 class Ledger:
-    """All tables of the store by name. ``on_drop(table, sequence, reason)``: a chunk is given up."""
+    """All tables of the store by name.
+
+    ``on_drop(table, sequence, reason, consumed)``: a chunk is given up; ``consumed``: an update has learned
+    from it, the learner says, so that only a resume from before would miss it.
+    """
 
     def __init__(
         self, log: Log, folder: SlabFolder, slab_bytes: int, boot: int, *, rest_s: float,
-        on_drop: Callable[[str, int, str], None] = lambda table, sequence, reason: None,
+        on_drop: Callable[[str, int, str, bool], None] = lambda table, sequence, reason, consumed: None,
     ) -> None:  # fmt: skip
         self.log, self.rest_s, self.on_drop = log, rest_s, on_drop
         #: New tables number their chunks and deliveries above this; it grows where records were lost.
@@ -165,7 +169,7 @@ class Ledger:
     def new_table(self, name: str, config: TableConfig) -> Table:
         """An empty table."""
         table = SAMPLERS[config.sampler](name, config)
-        table.on_drop = lambda chunk, reason: self.on_drop(name, chunk.sequence, reason)
+        table.on_drop = lambda chunk, *why: self.on_drop(name, chunk.sequence, *why)
         table.sequence = table.floor = self.floor
         return table
 

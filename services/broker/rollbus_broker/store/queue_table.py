@@ -244,10 +244,12 @@ class QueueTable(Table):
         for chunk in gone:
             self.unannotated.pop(chunk.sequence, None)
             self._withdraw(chunk)
-        for number, chunks in self.kept.items():
-            gone += [c for c in chunks if lost(c)]
-            self.kept[number] = [c for c in chunks if not lost(c)]
         self._drop(gone, "memory")
+        for number, chunks in self.kept.items():
+            delivered = [c for c in chunks if lost(c)]
+            self._drop(delivered, "memory", consumed=number <= self.consumed_up_to)
+            self.kept[number] = [c for c in chunks if not lost(c)]
+            gone += delivered
         return gone
 
     def _applied_unsaved(self, applied: int) -> dict[int, list[Chunk]]:
@@ -259,7 +261,7 @@ class QueueTable(Table):
         for number, chunk in self.dump_chunks():
             if number <= applied:
                 found.setdefault(number, []).append(chunk)
-                self.on_drop(chunk, "damaged")
+                self.on_drop(chunk, "damaged", False)
         return dict(sorted(found.items()))
 
     def _wait_for_late(self, chunk: Chunk) -> None:
@@ -284,7 +286,7 @@ class QueueTable(Table):
         chunks = self.kept.pop(number)
         self.evicted[number] = len(chunks)
         for chunk in chunks:
-            self.on_drop(chunk, "full")  # counted if a resume asks for it
+            self.on_drop(chunk, "full", True)  # counted if a resume asks for it
         return chunks
 
     def _queue_again(self, chunk: Chunk) -> str:

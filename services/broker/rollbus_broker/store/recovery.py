@@ -79,7 +79,7 @@ def _doubt(ledger: Ledger, replay: Replay, boot: int, lost_bytes: int) -> int:
             table.doubt(ledger.floor, len(missing))
         beyond = range(last + 1, last + 2 + lost_bytes // _LEAST_COMMIT_BYTES)
         for sequence in [*missing, *beyond]:
-            ledger.on_drop(name, sequence, "damaged")
+            ledger.on_drop(name, sequence, "damaged", False)
         damaged += len(missing)
     return damaged
 

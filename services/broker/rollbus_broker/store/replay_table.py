@@ -173,7 +173,7 @@ class ReplayTable(Table):
     def _drop_first(self) -> Chunk:
         chunk = self._chunks.popleft()
         self._index.drop_first(chunk)
-        self.on_drop(chunk, "evicted")
+        self.on_drop(chunk, "evicted", False)
         return chunk
 
     # --- the whole state ---

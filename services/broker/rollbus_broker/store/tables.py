@@ -48,7 +48,7 @@ class Table:
         #: Committed chunks that wait for late columns, by sequence, in order.
         self.unannotated: dict[int, Chunk] = {}
         #: Told of every chunk that is given up after it was acknowledged, and why.
-        self.on_drop: Callable[[Chunk, str], None] = lambda chunk, reason: None
+        self.on_drop: Callable[[Chunk, str, bool], None] = lambda chunk, reason, consumed: None
 
     # --- questions ---
 
@@ -167,10 +167,10 @@ class Table:
         """Event: the bytes of some chunks are gone; those chunks, counted as ``memory``."""
         raise NotImplementedError
 
-    def _drop(self, chunks: Iterable[Chunk], reason: str) -> None:
+    def _drop(self, chunks: Iterable[Chunk], reason: str, *, consumed: bool = False) -> None:
         for chunk in chunks:
             self.dropped[reason] += 1
-            self.on_drop(chunk, reason)
+            self.on_drop(chunk, reason, consumed)
 
     def _fork(self, version: Version) -> None:
         if version.lineage not in self.forks:
