@@ -40,6 +40,8 @@ class AlgorithmConfig(BaseModel):
     #: It must offer one of these, too.
     requires_one_of: ClassVar[frozenset[str]] = frozenset()
 
+    #: What the policy may not offer -> why.
+    excludes: ClassVar[Mapping[str, str]] = {}
     #: Whether it learns from labels of a data set, which the policy is told (`policy.condition`).
     needs_label: ClassVar[bool] = False
     #: Whether action elements that are padding in a row count for nothing in it; if not, it is refused where

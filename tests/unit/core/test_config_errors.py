@@ -376,3 +376,10 @@ def test_rotations_without_their_package_are_refused_before_anything_starts(tmp_
     monkeypatch.setattr("rollbus_core.extras.ROTATIONS", ("no_scipy_here",))
     with pytest.raises(MissingPackage, match="r.yaml:1: env.rotations: rotations need no_scipy_here"):
         load("r.yaml")
+
+
+def test_single_steps_of_a_recurrent_policy_are_refused(refuse) -> None:
+    recipe = "env: {name: toy}\npolicy: {name: recurrent, head: tanh_gaussian}\nalgorithm: {name: sac}\n"
+    assert refuse(recipe) == [
+        "r.yaml:2: policy.name: algorithm 'sac' learns from single steps; use a policy without recurrent state"
+    ]

@@ -93,7 +93,7 @@ def test_text_stays_text_and_whole_numbers_become_integers(write):
 
 def test_resolved_reads_back_equal(write):
     resolved = load(
-        write(PLUGINS + "run: {name: '# a\\n: b'}\n"),
+        write(PLUGINS + "run: {start_from: '# a\\n: b'}\n"),
         ["policy.tag=a # b", "env.kwargs={a: [1, {b: off}], c: 'x: # y'}", "deploy.processes=[broker+hub, actor+learner]"],
     )  # fmt: skip
     again = load_resolved(write(resolved.to_yaml(), "config.yaml"))

@@ -112,6 +112,8 @@ def _capabilities(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def misfits(policy: Any, algorithm: Any) -> Iterator[str]:
     """Why a policy with these settings cannot be trained by an algorithm with these."""
     offers, requires, lacks = policy.offers, algorithm.requires, policy.lacks()
+    for name in sorted(offers & set(algorithm.excludes)):
+        yield f"algorithm {algorithm.name!r} {algorithm.excludes[name]}"
     if algorithm.needs_label and policy.condition != "label":
         told = "needs a policy that is told the label; set policy.condition: label"
         yield f"algorithm {algorithm.name!r} {told}"

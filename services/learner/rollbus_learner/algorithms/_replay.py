@@ -6,7 +6,7 @@ Symbols: B transitions of a minibatch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rollbus_core.config.models import option
 from rollbus_core.feed import TRAINING_TABLE, Feed, Hindsight, TableConfig
@@ -28,6 +28,10 @@ else:
 
 class TransitionConfig(AlgorithmConfig):
     """Settings of transitions, collected or from data."""
+
+    excludes: ClassVar[Mapping[str, str]] = {
+        "recurrent": "learns from single steps; use a policy without recurrent state"
+    }
 
     num_steps: int = option(16, "Decisions per row of one chunk on its way to the table.", "decisions", ge=1)
     batch_size: int = option(256, "Transitions of one gradient step.", ge=1)
@@ -122,9 +126,7 @@ class Replay(Algorithm):
     def __init__(self, config: AlgorithmConfig, spec: EnvSpec, policy: nn.Module, feed: Feed) -> None:
         super().__init__(config, spec, policy, feed)
         if cast("Policy", policy).spec.state != "none":
-            raise ConfigError(
-                f"algorithm.name: {config.name} replays single steps; use a policy without recurrent state"
-            )
+            raise ConfigError(f"algorithm.name: {config.name} {self.config.excludes['recurrent']}")
         self._errors: list[tuple[Tensor, Tensor]] = []
 
     def plan(self) -> Plan:
