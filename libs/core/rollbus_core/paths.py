@@ -14,10 +14,11 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rollbus_wire.errors import ConfigError, SharedMemoryFull
+from rollbus_wire.limits import MAX_PROCESSES
 
 PREFIX = "rollbus-"
 #: A runtime folder that nobody holds yet is left alone for this long.
@@ -129,26 +130,39 @@ class RunPaths:
             )
 
     @contextlib.contextmanager
-    def claimed(self, members: Iterable[str]) -> Iterator[None]:
-        """Be the only process of this host that is any of ``members`` for as long as the block runs.
+    def claimed(self, roles: Sequence[str], index: int | None) -> Iterator[int]:
+        """Be the only process of this host that is any of ``roles`` with ``index``, which is given, while the
+        block runs. None: the first that is free.
 
         The runtime folder must be held. Raises `AlreadyRuns` with the other process.
         """
-        with contextlib.ExitStack() as claims:
-            for member in members:
-                descriptor = os.open(self.runtime / f"{member}.pid", os.O_RDWR | os.O_CREAT, 0o600)
-                claims.callback(os.close, descriptor)
+        tried = range(MAX_PROCESSES) if index is None else (index,)
+        for number in tried:
+            with contextlib.ExitStack() as claims:
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise AlreadyRuns(
-                        f"{member} of the run in {self.root} runs already, as process "
-                        f"{os.read(descriptor, 20).decode() or '?'}; end that one first, or serve another "
-                        "--index"
-                    ) from None
-                os.truncate(descriptor, 0)
-                os.write(descriptor, str(os.getpid()).encode())
-            yield
+                    for role in roles:
+                        claims.callback(os.close, self._claim(f"{role}-{number}"))
+                except AlreadyRuns:
+                    if number == tried[-1]:
+                        raise
+                    continue
+                yield number
+                return
+
+    def _claim(self, member: str) -> int:
+        descriptor = os.open(self.runtime / f"{member}.pid", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(descriptor, 20).decode() or "?"
+            os.close(descriptor)
+            raise AlreadyRuns(
+                f"{member} of the run in {self.root} runs already, as process {pid}; end that one first, or "
+                "serve another --index"
+            ) from None
+        os.truncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        return descriptor
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:

@@ -27,13 +27,16 @@ from rollbus_wire.errors import RollbusError, SharedMemoryFull
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
-    """Run ``roles`` in this process until they finish or a signal comes; the exit code."""
+def serve(roles: Sequence[str], index: int | None, run_dir: Path) -> int:
+    """Run ``roles`` in this process until they finish or a signal comes; the exit code.
+
+    ``index`` None: the first that no other process of this host has.
+    """
     limit_threads()
     clock.install()
     _end_with_parent()
     paths = RunPaths(run_dir)
-    name = process_name(roles, index)
+    name = process_name(roles, index or 0)
     stop = _StopFlag()
     notifier = Notifier()
     services: list[service.Service] = []
@@ -41,11 +44,12 @@ def serve(roles: Sequence[str], index: int, run_dir: Path) -> int:
     try:
         resolved = load_resolved(paths.config)
         paths.create()
-        stacks.serve(paths, name)
-        log = get_logger(paths, name)
-        access = Access.from_environment(log.warning)
-        with paths.alive(), paths.claimed(f"{role}-{index}" for role in roles):
-            services = build.services(roles, index, resolved, paths, access, should_stop=stop)
+        with paths.alive(), paths.claimed(roles, index) as number:
+            name = process_name(roles, number)
+            stacks.serve(paths, name)
+            log = get_logger(paths, name)
+            access = Access.from_environment(log.warning)
+            services = build.services(roles, number, resolved, paths, access, should_stop=stop)
             stage = "run"
             log.info("started", pid=os.getpid(), roles=list(roles))
             service.run(

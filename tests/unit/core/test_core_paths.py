@@ -81,11 +81,17 @@ def test_folders_of_others_are_not_touched(runtime: Path) -> None:
 def test_a_member_is_one_process_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(tmp_path))
     paths = RunPaths(tmp_path / "run")
-    with paths.alive(), paths.claimed(["hub-0", "actor-0"]), paths.claimed(["actor-1"]):
+    with paths.alive(), paths.claimed(["hub", "actor"], 0), paths.claimed(["actor"], 1):
         text = rf"actor-0 of the run in {paths.root} runs already, as process {os.getpid()}; end that one"
-        with pytest.raises(AlreadyRuns, match=text), paths.claimed(["learner-0", "actor-0"]):
+        with pytest.raises(AlreadyRuns, match=text), paths.claimed(["learner", "actor"], 0):
             pass
-        with paths.claimed(["learner-0"]):
+        with paths.claimed(["learner"], 0):
             pass
-    with paths.alive(), paths.claimed(["actor-0"]):
+        with paths.claimed(["actor"], None) as third, paths.claimed(["hub"], None) as second:
+            assert (third, second) == (2, 1)
+            with paths.claimed(["hub", "actor"], None) as both:
+                assert both == 3
+        with paths.claimed(["actor"], None) as again:
+            assert again == 2
+    with paths.alive(), paths.claimed(["actor"], 0):
         pass

@@ -16,6 +16,7 @@ import zmq
 from rollbus_core.paths import RunPaths
 from rollbus_wire import sockets
 from rollbus_wire.errors import ConfigError
+from rollbus_wire.limits import MAX_PROCESSES
 
 #: How long a service without a configuration of its own waits for another to bring it.
 CONFIG_WAIT_S = 30.0
@@ -39,7 +40,11 @@ def add_parser(subparsers: Any) -> None:
         "--config", type=Path, default=os.environ.get("ROLLBUS_CONFIG"), help="recipe or resolved config"
     )
     parser.add_argument("--run-dir", type=Path, default=os.environ.get("ROLLBUS_RUN_DIR"))
-    parser.add_argument("--index", type=int, default=int(os.environ.get("ROLLBUS_INDEX", "0")))
+    parser.add_argument(
+        "--index", default=os.environ.get("ROLLBUS_INDEX", "0"),
+        help="which of several services of this kind: 0, 1, ..., or auto: the first that no other process of "
+        "this host has (default: 0)",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -55,7 +60,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("say where the run is: --run-dir DIR or ROLLBUS_RUN_DIR")
     overrides = [*os.environ.get("ROLLBUS_SET", "").split(), *arguments.overrides]
     _settle_config(RunPaths(arguments.run_dir), arguments.config, overrides)
-    end(serve(roles, arguments.index, Path(arguments.run_dir)))
+    end(serve(roles, _index(arguments.index), Path(arguments.run_dir)))
+
+
+def _index(text: str) -> int | None:
+    """None: any."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) >= MAX_PROCESSES:
+        raise ConfigError(f"--index {text!r}: give 0 to {MAX_PROCESSES - 1}, or auto")
+    return int(text)
 
 
 def end(code: int) -> NoReturn:
