@@ -11,6 +11,7 @@ import pytest
 
 from rollbus_core.paths import REGISTRY, RunPaths
 from rollbus_launch.__main__ import main
+from rollbus_launch.commands import train
 from rollbus_launch.control import Control, how_it_ended
 from rollbus_wire.errors import DeadlineExceeded
 
@@ -58,6 +59,23 @@ def test_a_run_whose_broker_is_silent_is_asked(ended: RunPaths) -> None:
     with ended.alive(), pytest.raises(DeadlineExceeded, match="no broker answers"):
         with Control(ended, timeout_s=0.05) as control:
             control.members()
+
+
+def test_a_folder_that_takes_no_link_is_no_reason_to_fail(ended: RunPaths) -> None:
+    Path("runs").mkdir()
+    assert train._point_latest(ended) == "" and Path("runs/latest").resolve() == ended.root
+    Path("runs/latest").unlink()
+    Path("runs").rmdir()
+    Path("runs").write_text("")  # as little of a folder to write in as a read-only one
+    assert "runs/latest cannot be made" in train._point_latest(ended)
+
+
+def test_keys_name_roles_without_articles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    create = ["keys", "create", "--folder", str(tmp_path / "keys")]
+    assert main([*create, "actor", "--role", "actor"]) == 2
+    assert "a key of role actor names the key of role broker that it dials" in capsys.readouterr().err
+    assert main([*create, "broker", "--role", "broker"]) == main([*create, "actor", "--role", "actor"]) == 0
+    assert f"; for actor on another host, copy {tmp_path}" in capsys.readouterr().out
 
 
 def test_compare_draws_only_into_the_file_that_is_named(ended: RunPaths, capsys) -> None:
