@@ -33,7 +33,7 @@ ALL = (
     Optional("pyarrow", "pyarrow", "datasets", "data sets: collect, value, label, reward, data.sources"),
     Optional("PIL", "pillow", "datasets", "images in data sets"),
     Optional("tensorboard", "tensorboard", "records", "TensorBoard files of a run"),
-    Optional("matplotlib", "matplotlib", "records", "curve.png, compare.png"),
+    Optional("matplotlib", "matplotlib", "records", "curve.png, compare --curve"),
     Optional("optuna", "optuna", "sweep", "rollbus sweep"),
     Optional("onnx", "onnx", "onnx", "rollbus export, actor.engine onnx"),
     Optional("onnxruntime", "onnxruntime", "onnx", "rollbus export, actor.engine onnx"),

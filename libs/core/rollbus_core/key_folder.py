@@ -118,9 +118,9 @@ class KeyFolder:
             raise AccessDenied(f"--server {server}: {self.folder} has no key of that name")
         names = ", ".join(sorted(key.name for key in found))
         raise AccessDenied(
-            f"a key of role {role} dials a {wanted}, and {self.folder} has "
+            f"a key of role {role} names the key of role {wanted} that it dials, and {self.folder} has "
             + (f"several: say which with --server, one of: {names}" if found else
-               f"no key of that role; first: rollbus keys create {wanted} --role {wanted}")
+               f"none; first: rollbus keys create {wanted} --role {wanted}")
         )  # fmt: skip
 
 

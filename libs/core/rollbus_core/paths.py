@@ -21,6 +21,8 @@ from rollbus_wire.errors import ConfigError, SharedMemoryFull
 from rollbus_wire.limits import MAX_PROCESSES
 
 PREFIX = "rollbus-"
+#: Environment variable with the endpoint of a broker that this host's run folder does not tell.
+REGISTRY = "ROLLBUS_REGISTRY"
 #: A runtime folder that nobody holds yet is left alone for this long.
 UNFINISHED_S = 30.0
 
@@ -62,8 +64,8 @@ class RunPaths:
 
     @property
     def registry(self) -> str:
-        """Endpoint of the registry plane."""
-        return os.environ.get("ROLLBUS_REGISTRY", f"ipc://{self.runtime}/registry")
+        """Endpoint of the registry plane; one that the environment states may be on another host."""
+        return os.environ.get(REGISTRY, f"ipc://{self.runtime}/registry")
 
     @property
     def store_endpoint(self) -> str:
@@ -170,6 +172,21 @@ class RunPaths:
         descriptor = _hold(self.runtime)
         try:
             yield
+        finally:
+            os.close(descriptor)
+
+    def held(self) -> bool:
+        """Whether a process of this user on this host holds the runtime folder."""
+        try:
+            descriptor = os.open(self.runtime / "alive", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            return False
         finally:
             os.close(descriptor)
 

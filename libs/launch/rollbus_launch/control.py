@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from rollbus_core.access import Access
-from rollbus_core.paths import RunPaths, remove_dead
+from rollbus_core.paths import REGISTRY, RunPaths, remove_dead
 from rollbus_wire.errors import ConfigError, DeadlineExceeded, PeerLost
 from rollbus_wire.link import wait_reply
 from rollbus_wire.messages import Command, ListMembers, Members, Message
@@ -38,6 +41,18 @@ def wait_until_ended(paths: RunPaths, timeout_s: float = ENDING_S) -> bool:
     return True
 
 
+def how_it_ended(paths: RunPaths) -> str:
+    """What the summary says of the last start of a run that is over."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if paths.summary.stat().st_mtime >= paths.config.stat().st_mtime:  # else of an earlier start
+            summary = json.loads(paths.summary.read_text())
+            num, unit = summary["env_steps"], "steps"
+            if not num:
+                num, unit = summary["updates"], "updates"
+            return f"by {summary['stopped_by']}, at {num:,} {unit}"
+    return f"without a summary, so it was killed or failed; its logs: {paths.logs}"
+
+
 class Control:
     """A short conversation with the registry of one run."""
 
@@ -45,6 +60,11 @@ class Control:
         self.paths, self.timeout_s = paths, timeout_s
 
     def __enter__(self) -> Control:
+        if REGISTRY not in os.environ and not self.paths.held():
+            raise ConfigError(
+                f"the run in {self.paths.root} has ended, {how_it_ended(self.paths)} "
+                f"(a run whose broker is on another host is asked with {REGISTRY})"
+            )
         self.link = Access.from_environment().connect("admin", self.paths.registry, self.paths.run_id)
         return self
 
@@ -57,7 +77,8 @@ class Control:
             return wait_reply(self.link, self.link.send(message), self.timeout_s)
         except (DeadlineExceeded, PeerLost):
             raise DeadlineExceeded(
-                f"no broker answers for {self.paths.root}; is the run active? (rollbus train)"
+                f"no broker answers for {self.paths.root} at {self.paths.registry} within "
+                f"{self.timeout_s:.3g} s; its logs: {self.paths.logs}"
             ) from None
 
     def members(self) -> Members:

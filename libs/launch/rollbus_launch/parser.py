@@ -12,13 +12,18 @@ _EXAMPLES = {
     "pipeline": "pipelines/toy_reach.yaml", "dataset": "data/toy_reach", "data": "data/toy_reach",
     "DATASET|key=value": "data/toy_reach", "--out": "--out runs/made",
     "--value": "--value runs/value", "--over": "--over algorithm.learning_rate=1e-4..1e-2:log",
-    "RUN_DIR": "runs/a runs/b", "ROLE=COUNT": "actor=2", "key": "algorithm.learning_rate", "name": "arm-1",
+    "RUN_DIR": "runs/a runs/b", "actor=COUNT": "actor=2", "key": "algorithm.learning_rate", "name": "arm-1",
     "--role": "--role peer", "SERVICE[+SERVICE]": "hub+actor",
 }  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
     """What may be repeated may be left out; errors about what may not show an example."""
+
+    def __init__(self, **options: Any) -> None:
+        if description := options.get("description"):
+            options["description"] = description.replace("``", "")  # a docstring's marks of code
+        super().__init__(**options)
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         if options.get("nargs") == "*":

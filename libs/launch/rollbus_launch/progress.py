@@ -7,18 +7,23 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rollbus_launch.motion import Motion
+
 LINE_EVERY_S = 5.0
 #: Beyond this an estimate of the time left says nothing.
 MAX_ETA_S = 100 * 86400
 
-#: Below this share of its time the busiest is no bottleneck.
-IDLE_SHARE = 0.5
+#: Below this share of its time the busiest is no bottleneck, and below the second nothing has happened yet.
+IDLE_SHARE, NOTHING_SHARE = 0.5, 0.005
+#: The progress bar is at most this wide, and narrower on a narrow terminal.
+BAR_WIDTH = 60
 #: Role -> what to do if it is the bottleneck; one beyond the cores of the machine gains nothing.
 WHAT_TO_SCALE = {
     "hub": "more hubs (env.hubs={more}), or environments in processes of their own (env.placement=workers)",
@@ -66,7 +71,9 @@ def snapshot(members: Members, total_steps: int, started: float) -> dict[str, An
 
 
 def bottleneck(members: Members) -> str:
-    """Environments where none is there, who is lost, or the busiest role by its share of time at work."""
+    """Environments where none is there, who is lost, or the busiest role by its share of time at work; "-"
+    while nobody has worked.
+    """
     if stands_still(members):
         return "environments (none is there)"
     if lost := _lost(members):
@@ -142,10 +149,8 @@ def _busiest(members: Members) -> tuple[str, float]:
         busy = [s["busy"] for s in by_role(members, role) if s.get("busy") is not None]
         if busy:
             shares[role] = sum(busy) / len(busy)
-    if not shares:
-        return "", 0.0
-    role = max(shares, key=lambda r: shares[r])
-    return role, shares[role]
+    role = max(shares, key=lambda r: shares[r], default="")
+    return (role, shares[role]) if role and shares[role] >= NOTHING_SHARE else ("", 0.0)
 
 
 class Display:
@@ -155,6 +160,7 @@ class Display:
         self.title, self.goal, self.unit = title, goal, unit
         self.console = Console(file=sys.stderr)
         self._started = time.monotonic()
+        self._motion = Motion()
         self._evaluation = ""
         self._next_line = 0.0
         self._awaited: dict[str, Awaited] = {}
@@ -175,18 +181,28 @@ class Display:
     def update(self, members: Members, evaluation: Mapping[str, Any] | None) -> None:
         """New heartbeats came."""
         self._note_awaited(awaited(members))
-        now = snapshot(members, self.goal, self._started)
-        if self.unit == "updates":
-            rate = now["updates"] / max(now["elapsed_s"], 1e-3)
-            left_s = max(0, self.goal - now["updates"]) / rate if rate else None
-            now |= {"done": now["updates"], "rate": rate, "eta_s": left_s}
-        else:
-            now |= {"done": now["env_steps"], "rate": now["steps_per_s"]}
+        now = self._now(members)
         if self._live:
             self._live.update(self._panel(now))
-        elif time.monotonic() >= self._next_line and now["done"]:
+        elif time.monotonic() >= self._next_line and self._motion.begun:
             self._next_line = time.monotonic() + LINE_EVERY_S
             self.console.print(self._line(now), highlight=False, soft_wrap=True)
+
+    def _now(self, members: Members) -> dict[str, Any]:
+        """The numbers to show: no rate before there is one, no estimate of the end while nothing moves."""
+        now, at = snapshot(members, self.goal, self._started), time.monotonic()
+        done = now["updates" if self.unit == "updates" else "env_steps"]
+        if by_role(members, "learner"):
+            self._motion.note(at, done)
+        rate = self._motion.rate(at) if self.unit == "updates" else now["steps_per_s"]
+        still_s = self._motion.still_s(at)
+        if still_s:
+            rate = 0.0
+        elif not self._motion.begun:
+            rate = None
+        moves = rate and not stands_still(members)
+        left_s = max(0, self.goal - done) / rate if rate and moves else None
+        return now | {"done": done, "rate": rate, "eta_s": left_s, "still_s": still_s}
 
     def _note_awaited(self, found: Sequence[Awaited]) -> None:
         """Say when more is waited for than before, or somebody else was refused."""
@@ -218,27 +234,50 @@ class Display:
         self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def _line(self, s: Mapping[str, Any]) -> str:
-        eta = f", {duration(s['eta_s'])} left" if s["eta_s"] is not None else ""
         return (
             f"{s['elapsed_s']:6.1f} s  {s['done']:>9,} / {self.goal:,} {self.unit}  "
-            f"{s['rate']:,.0f}/s  return {number(s['return_mean'])}  lag {number(s['lag'])}  "
-            f"bottleneck: {s['bottleneck']}{eta}"
+            f"{_rate(s['rate'])}/s  return {number(s['return_mean'])}  lag {number(s['lag'])}  "
+            f"bottleneck: {s['bottleneck']}{_outlook(s)}"
         )
 
     def _panel(self, s: Mapping[str, Any]) -> Group:
         table = Table.grid(padding=(0, 2))
+        rates = {"actors": s["actor_steps_per_s"] or None, "hubs": s["hub_steps_per_s"] or None}
+        if self.unit == "steps":
+            rates = {"learner": s["rate"], **rates}
         for left, right in (
-            (self.unit, f"{s['done']:,} of {self.goal:,}, {s['updates']:,} updates"),
-            ("steps/s", f"learner {s['steps_per_s']:,.0f}   actors {s['actor_steps_per_s']:,.0f}   "
-                        f"hubs {s['hub_steps_per_s']:,.0f}"),
+            ("updates" if self.unit == "steps" else "updates/s",
+             f"{s['updates']:,}" if self.unit == "steps" else number(s["rate"])),
+            ("steps/s", "   ".join(f"{who} {_rate(rate)}" for who, rate in rates.items())),
             ("return", number(s["return_mean"])),
             ("lag", f"{number(s['lag'])}   waiting for tickets {s['ticket_wait']:.0%}"),
             ("bottleneck", s["bottleneck"]),
-            ("time", f"{s['elapsed_s']:.0f} s" + (f", {duration(s['eta_s'])} left" if s["eta_s"] else "")),
+            ("time", f"{duration(s['elapsed_s'])}{_outlook(s)}"),
         ):  # fmt: skip
             table.add_row(Text(left, style="bold"), right)
-        bar = ProgressBar(total=self.goal, completed=s["done"], width=60)
-        return Group(Text(self.title, style="bold"), bar, table)
+        return Group(Text(self.title, style="bold"), self._bar(s["done"]), table)
+
+    def _bar(self, done: int) -> Table:
+        """The bar, and beside it what is done: the bar gets what room is left."""
+        goal = max(1, self.goal)
+        told = f"{done:,} of {self.goal:,} {self.unit} ({min(100, 100 * done // goal)}%)"
+        if not self._motion.known:
+            told = f"starting, to {self.goal:,} {self.unit}"
+        width = max(4, min(BAR_WIDTH, self.console.width - cell_len(told) - 2))
+        line = Table.grid(padding=(0, 2))
+        line.add_row(ProgressBar(total=goal, completed=done, width=width), Text(told, no_wrap=True))
+        return line
+
+
+def _outlook(s: Mapping[str, Any]) -> str:
+    """How long it will take, or has stood still; "" while that is not known."""
+    if s["still_s"]:
+        return f", nothing moves for {duration(s['still_s'])}"
+    return f", {duration(s['eta_s'])} left" if s["eta_s"] is not None else ""
+
+
+def _rate(per_s: float | None) -> str:
+    return "-" if per_s is None else f"{per_s:,.0f}"
 
 
 def duration(seconds: float) -> str:

@@ -141,6 +141,13 @@ def test_overrides(refuse, override):
     assert len(lines) == 1 and lines[0].startswith("command line: ")
 
 
+def test_an_empty_value_is_called_so(refuse):
+    assert refuse(PLUGINS, "run.seed=")[0].startswith("command line: run.seed is empty, must be an integer")
+    assert refuse(PLUGINS, "run.seed=''")[0].startswith("command line: run.seed is empty, must be")
+    assert refuse(PLUGINS + "run:\n  seed:\n")[0].startswith("r.yaml:6: run.seed is empty, must be")
+    assert refuse(PLUGINS, "run.seed=null")[0].startswith("command line: run.seed is None, must be")
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

@@ -78,6 +78,22 @@ def test_folders_of_others_are_not_touched(runtime: Path) -> None:
     assert remove_dead() == [] and other.exists()
 
 
+def test_a_run_is_held_as_long_as_a_process_lives(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    assert not run.held()
+    hold = (
+        "import sys\nfrom rollbus_core.paths import RunPaths\n"
+        "with RunPaths(sys.argv[1]).alive(): input(print(flush=True))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(run.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout and holder.stdout.readline()
+        assert run.held() and run.held()
+        holder.kill()
+    assert not run.held() and (run.runtime / "alive").exists()  # looking removes nothing
+
+
 def test_a_member_is_one_process_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(tmp_path))
     paths = RunPaths(tmp_path / "run")

@@ -22,6 +22,20 @@ def test_train_without_a_recipe_names_the_recipe_only(capsys) -> None:
     )
 
 
+def test_help_is_plain_text(capsys) -> None:
+    for arguments in (["train"], ["compare"], ["keys", "create"]):
+        with pytest.raises(SystemExit):
+            main([*arguments, "--help"])
+        assert "``" not in capsys.readouterr().out
+
+
+def test_only_actors_are_scaled(capsys) -> None:
+    assert main(["scale", "hub=2"]) == main(["scale", "actor=0"]) == main(["scale", "actor=many"]) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert "'hub=2': only actors can be scaled" in first and "env.hubs" in first
+    assert all("give a number of actors from 1 to 1,024" in line for line in others)
+
+
 @pytest.mark.parametrize("command", all_commands(), ids=lambda command: command.__name__.rpartition(".")[2])
 def test_the_example_is_one(command, capsys) -> None:
     name = command.__name__.rpartition(".")[2]

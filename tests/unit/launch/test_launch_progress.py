@@ -1,9 +1,13 @@
 """What progress shows is computed from heartbeats."""
 
+import io
 import time
 
 import pytest
+from rich.console import Console
 
+from rollbus_launch import progress
+from rollbus_launch.motion import STILL_S, Motion
 from rollbus_launch.progress import Display, advice, awaited, bottleneck, duration, snapshot
 
 MEMBERS = [
@@ -20,6 +24,8 @@ MEMBERS = [
 def test_bottleneck_is_the_busiest_role() -> None:
     assert bottleneck(MEMBERS) == "actor (80% busy)"
     assert bottleneck([]) == "-"
+    idle = [{"role": role, "stats": {"busy": 0.004}} for role in ("hub", "actor", "learner")]
+    assert bottleneck(idle) == "-" and advice(idle) == ""
 
 
 def test_advice_is_for_the_busiest_role_and_counts_on() -> None:
@@ -71,7 +77,7 @@ LEARNER = {"role": "learner", "name": "learner-0", "stats": {"busy": 0.0, "env_s
 def test_a_run_without_environments_names_them_and_no_slices() -> None:
     assert bottleneck([hub(4), LEARNER]) == "environments (none is there)"
     assert "run_env" in advice([hub(4), LEARNER])
-    assert bottleneck([hub(3), LEARNER]) == "hub (0% busy)"
+    assert bottleneck([hub(3), LEARNER]) == "-"
     (found,) = awaited([hub(4, {"peer/revoked/peer": 7, "peer/role/actor": 1, "data/role/peer": 3}), LEARNER])
     assert str(found) == (
         "hub-0 waits for 4 of 4 rows at tcp://127.0.0.1:5555; refused there since it started: "
@@ -100,3 +106,81 @@ def test_a_lost_learner_learns_nothing() -> None:
 def test_missing_rows_come_before_all_advice() -> None:
     hub = {"role": "hub", "stats": {"busy": 0.1, "rows_missing": 8, "rows_wanted": 16}}
     assert advice([hub, *MEMBERS]) == "let the environments that are missing dial in"
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+
+
+def learner(steps: int, rate: float, **stats: float) -> list[dict]:
+    return [
+        {"role": "learner", "name": "learner-0", "stats": {"env_steps": steps, "steps_per_s": rate, **stats}}
+    ]
+
+
+def test_the_first_line_after_a_resume_has_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, display = Clock(monkeypatch), Display("x", 50_000)
+    display.console = Console(file=io.StringIO(), width=200)
+    for now, members in ((0, []), (1, learner(22_528, 0.0)), (2, learner(22_528, 0.0))):
+        clock.now = 1000.0 + now
+        display.update(members, None)
+    assert display.console.file.getvalue() == ""
+    clock.now += 1
+    display.update(learner(24_576, 2048.0, return_mean=500.0), None)
+    (line,) = display.console.file.getvalue().splitlines()
+    assert "24,576 / 50,000 steps  2,048/s  return 500" in line and "12 s left" in line
+
+
+def test_no_estimate_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, display = Clock(monkeypatch), Display("x", 10_000_000)
+    for steps in (0, 1000, 2000):
+        display._now(learner(steps, 1000.0))
+        clock.now += 1
+    assert display._now(learner(2000, 1000.0))["eta_s"] == (10_000_000 - 2000) / 1000.0
+    assert display._now([*learner(2000, 1000.0), hub(4)])["eta_s"] is None  # no environment is there
+    clock.now += STILL_S
+    shown = display._now(learner(2000, 1.2))
+    assert (shown["rate"], shown["eta_s"]) == (0.0, None)
+    assert display._line(shown).endswith("nothing moves for 11 s") and "left" not in display._line(shown)
+    assert display._now(learner(3000, 90.0))["rate"] == 90.0
+
+
+def test_updates_of_an_earlier_start_are_not_of_this_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, display = Clock(monkeypatch), Display("x", 1000, "updates")
+    display._now(learner(0, 0.0, updates=500))
+    assert display._now(learner(0, 0.0, updates=500))["eta_s"] is None
+    clock.now += 10
+    shown = display._now(learner(0, 0.0, updates=600))
+    assert (shown["rate"], shown["eta_s"]) == (10.0, 40.0)
+
+
+def test_what_moves_seldom_does_not_stand_still() -> None:
+    motion = Motion()
+    for turn in range(4):
+        motion.note(60.0 * turn, turn)
+    assert motion.still_s(180.0 + 170.0) == 0.0 and motion.still_s(180.0 + 190.0) == 190.0
+    motion.note(400.0, 1)  # back to a checkpoint
+    assert not motion.begun and motion.rate(401.0) is None and motion.still_s(1000.0) == 0.0
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+@pytest.mark.parametrize(
+    ("unit", "told"),
+    [("steps", "16,384 of 100,000 steps (16%)"), ("updates", "70,000 of 100,000 updates (70%)")],
+)
+def test_steps_total_and_percent_stand_beside_the_bar(width: int, unit: str, told: str) -> None:
+    display = Display("cartpole_ppo -> /somewhere/runs/x", 100_000, unit)
+    display.console = Console(
+        file=io.StringIO(), width=width, height=24, force_terminal=True, color_system=None
+    )
+    display.console.print(display._panel(display._now([])))
+    assert f"starting, to 100,000 {unit}" in display.console.file.getvalue()
+    display.console.file.truncate(0)
+    display.console.print(display._panel(display._now(learner(16_384, 900.0, updates=70_000))))
+    (line,) = [text for text in display.console.file.getvalue().splitlines() if "\u2501" in text]
+    assert line.rstrip().endswith(told) and len(line.rstrip()) <= width
+    assert line.count("\u2501") + line.count("\u2578") + line.count("\u257a") <= progress.BAR_WIDTH

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rollbus_core.config import plugins
-from rollbus_core.config.source import DEFAULT, Setting, plain
+from rollbus_core.config.source import DEFAULT, Plain, Setting, plain
 from rollbus_core.config.values import describe, unit
 from rollbus_wire.errors import RollbusError
 
@@ -47,7 +47,8 @@ def field_problem(
     if isinstance(value, (list, dict)) or detail["type"] == "value_error":
         place = ".".join(map(str, detail["loc"][2:]))
         expected += f" ({place + ': ' if place else ''}{message})"
-    return f"{setting.place}: {key} is {value!r}, must be {expected}"
+    empty = isinstance(setting.tree, Plain) and not setting.tree.text
+    return f"{setting.place}: {key} is {'empty' if empty else repr(value)}, must be {expected}"
 
 
 def told(message: Any) -> str:

@@ -64,7 +64,7 @@ def _what_next(keys: KeyFolder, path: Path, role: str) -> str:
     listens = role in ("broker", "hub", "learner", "actor")
     here = "" if configured() == keys.folder else f" (export {VARIABLE}={keys.folder})"
     allow = f", and {keys.folder}/*{PUBLIC} as its allow-list if it listens" if listens else ""
-    return f"services on this machine find it{here}; for a {role} on another host copy {path}{allow}"
+    return f"services on this machine find it{here}; for {role} on another host, copy {path}{allow}"
 
 
 def _list(keys: KeyFolder, arguments: argparse.Namespace) -> int:

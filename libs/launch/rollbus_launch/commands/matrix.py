@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Policies by algorithms; for one pair, each kind of action with its reason."""
+    """Algorithms by policies; for one pair, each kind of action with its reason."""
     policies = [arguments.policy] if arguments.policy else None
     algorithms = [arguments.algorithm] if arguments.algorithm else None
     found = list(matrix.pairs(policies, algorithms))
@@ -30,8 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     rows: dict[str, dict[str, Any]] = {}
     for pair in found:
-        row = rows.setdefault(pair.policy, {"policy": pair.policy})
-        row[pair.algorithm] = row.get(pair.algorithm, "") + ("" if pair.reason else _LETTERS[pair.action])
+        row = rows.setdefault(pair.algorithm, {"algorithm": pair.algorithm})
+        row[pair.policy] = row.get(pair.policy, "") + ("" if pair.reason else _LETTERS[pair.action])
     show(list(rows.values()), as_json=False)
     print(", ".join(f"{letter}: {action}" for action, letter in _LETTERS.items()), "actions")
     print("empty: refused; rollbus matrix --policy P --algorithm A says why")

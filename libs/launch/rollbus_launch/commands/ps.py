@@ -11,6 +11,9 @@ from rollbus_launch.progress import advice, awaited, bottleneck
 from rollbus_launch.session import silence
 from rollbus_launch.tables import add_json_flag, show
 
+#: Left out of a table that is too wide, the first ones first.
+_SPARE = ("loop_lag_s", "host", "stage_s", "pid", "stage", "failure", "slices")
+
 
 def add_parser(subparsers: Any) -> None:
     """rollbus ps [RUN_DIR]"""
@@ -26,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Control(paths) as control:
         members = control.members().members
     rows = [_row(member) for member in members]
-    show(rows, as_json=arguments.json)
+    show(rows, as_json=arguments.json, spare=_SPARE)
     if not arguments.json:
         print(f"bottleneck: {bottleneck(members)}")
         if text := advice(members):

@@ -18,7 +18,7 @@ SCALABLE = ("actor",)
 def add_parser(subparsers: Any) -> None:
     """rollbus scale actor=N [RUN_DIR]"""
     parser = subparsers.add_parser("scale", help="add or remove actors", description=__doc__)
-    parser.add_argument("target", metavar="ROLE=COUNT")
+    parser.add_argument("target", metavar="actor=COUNT", help="how many actors there shall be")
     parser.add_argument("run_dir", nargs="?", help="default: runs/latest")
     parser.add_argument("--run-dir", dest="run_dir_option", metavar="DIR", help="the same as RUN_DIR")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait until it is so")
@@ -28,11 +28,13 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Ask, then wait until as many are ready."""
     role, _, text = arguments.target.partition("=")
-    if role not in SCALABLE or not text.isdigit() or not 1 <= int(text) <= MAX_PROCESSES:
+    if role not in SCALABLE:
         raise ConfigError(
-            f"{arguments.target!r}: give ROLE=COUNT with ROLE one of {', '.join(SCALABLE)} "
-            f"and COUNT from 1 to {MAX_PROCESSES:,}: no run has more of one kind"
+            f"{arguments.target!r}: only actors can be scaled while a run goes on, as actor=2; "
+            "the number of hubs is set at its start (env.hubs)"
         )
+    if not text.isdigit() or not 1 <= int(text) <= MAX_PROCESSES:
+        raise ConfigError(f"{arguments.target!r}: give a number of actors from 1 to {MAX_PROCESSES:,}")
     if arguments.run_dir and arguments.run_dir_option:
         raise ConfigError(
             f"two run folders: {arguments.run_dir!r} and --run-dir {arguments.run_dir_option!r}; give one"

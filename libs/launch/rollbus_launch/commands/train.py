@@ -15,6 +15,7 @@ from rollbus_core.cores import num_cores
 from rollbus_core.paths import RunPaths, remove_dead
 from rollbus_launch import auto_layout, environments, resuming, room
 from rollbus_launch.compare import compare_rows
+from rollbus_launch.control import LATEST
 from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, why_no_curve, write_summary
 from rollbus_launch.session import Session, layout, newest_checkpoint
@@ -94,14 +95,14 @@ def _run_session(resolved: Any, paths: RunPaths, title: str, notes: list[str]) -
     paths.require_shared_memory(2 * resolved.recipe.broker.slab_bytes)
     with paths.alive():
         paths.config.write_text(resolved.to_yaml())
-        _point_latest(paths)
+        unlinked = _point_latest(paths)
         run, title = resolved.recipe.run, f"{title} -> {paths.root}"
         goal = (run.total_steps, "steps") if resolved.online else (run.total_updates, "updates")
         with Display(title, *goal) as display:
             for feed in resolved.feeds.values():
                 if feed.summary:
                     display.note(feed.summary)
-            for note in filter(None, [*notes, *_awaited(resolved.recipe)]):
+            for note in filter(None, [*notes, unlinked, *_awaited(resolved.recipe)]):
                 display.note(note)
             session = Session(resolved, paths, display)
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -158,12 +159,16 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def _point_latest(paths: RunPaths) -> None:
-    latest = Path("runs/latest")
-    latest.parent.mkdir(exist_ok=True)
-    if latest.is_symlink() or not latest.exists():
-        latest.unlink(missing_ok=True)
-        latest.symlink_to(paths.root)
+def _point_latest(paths: RunPaths) -> str:
+    """Have runs/latest name this run, for commands that are given none; a line on it where that fails."""
+    try:
+        LATEST.parent.mkdir(exist_ok=True)
+        if LATEST.is_symlink() or not LATEST.exists():
+            LATEST.unlink(missing_ok=True)
+            LATEST.symlink_to(paths.root)
+    except OSError as error:
+        return f"{LATEST.absolute()} cannot be made ({error.strerror}): name the run folder to other commands"
+    return ""
 
 
 def _of_them(num: int, before: int, unit: str) -> str:
