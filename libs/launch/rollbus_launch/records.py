@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core import extras
+from rollbus_core.checkpoints import write_atomic
 from rollbus_core.config.models import RunConfig
 from rollbus_core.metrics import summary
 from rollbus_core.paths import RunPaths
@@ -42,7 +43,7 @@ def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str, run: RunCo
         chosen = max(evaluations, key=lambda e: e["mean_return"]) if by_best else evaluations[-1]
         data["evaluation"] = {k: v for k, v in chosen.items() if k != "episodes"}
         data["mean_return"] = chosen["mean_return"]
-    paths.summary.write_text(json.dumps(data, indent=1))
+    write_atomic(paths.summary, json.dumps(data, indent=1).encode())
     return data
 
 

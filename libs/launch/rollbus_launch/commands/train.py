@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from rollbus_core import model_folders
+from rollbus_core.checkpoints import write_atomic
 from rollbus_core.config.load import load
 from rollbus_core.cores import num_cores
+from rollbus_core.lines import is_no_room
 from rollbus_core.paths import RunPaths, remove_dead
 from rollbus_launch import auto_layout, environments, resuming, room
 from rollbus_launch.compare import compare_rows
@@ -73,28 +77,43 @@ def train(
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
     notes = [*start.notes, *check_data(chosen)]
     room.check_run(chosen.recipe, layout(chosen.recipe))
-    if resolved.recipe.run.resume == "never":
-        notes.append(resuming.set_aside(paths))
-    paths.create()
-    try:
-        session = _run_session(chosen, paths, recipe.stem, [choice.reason, *notes])
-        auto_layout.remember(resolved, session.costs)
-    finally:
-        remove_dead()
-    summary = write_summary(
-        paths,
-        wall_s=time.monotonic() - started,
-        stopped_by=session.stopped_by,
-        run=resolved.recipe.run,
-    )
-    _say_where(paths, summary, start, told)
+    with _room_for(paths):
+        if resolved.recipe.run.resume == "never":
+            notes.append(resuming.set_aside(paths))
+        paths.create()
+        try:
+            session = _run_session(chosen, paths, recipe.stem, [choice.reason, *notes])
+            auto_layout.remember(resolved, session.costs)
+        finally:
+            remove_dead()
+        summary = write_summary(
+            paths,
+            wall_s=time.monotonic() - started,
+            stopped_by=session.stopped_by,
+            run=resolved.recipe.run,
+        )
+        _say_where(paths, summary, start, told)
     return summary, paths
+
+
+@contextlib.contextmanager
+def _room_for(paths: RunPaths) -> Iterator[None]:
+    """Say which disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if not is_no_room(error):
+            raise
+        where = error.filename or paths.root
+        raise ConfigError(
+            f"the disk of {where} is full; free some room, and the same command goes on from the last checkpoint"
+        ) from None
 
 
 def _run_session(resolved: Any, paths: RunPaths, title: str, notes: list[str]) -> Session:
     paths.require_shared_memory(2 * resolved.recipe.broker.slab_bytes)
     with paths.alive():
-        paths.config.write_text(resolved.to_yaml())
+        write_atomic(paths.config, resolved.to_yaml().encode())
         unlinked = _point_latest(paths)
         run, title = resolved.recipe.run, f"{title} -> {paths.root}"
         goal = (run.total_steps, "steps") if resolved.online else (run.total_updates, "updates")
