@@ -106,7 +106,7 @@ def _room_for(paths: RunPaths) -> Iterator[None]:
             raise
         where = error.filename or paths.root
         raise ConfigError(
-            f"the disk of {where} is full; free some room, and the same command goes on from the last checkpoint"
+            f"the disk of {where} is full; free some room; the same command goes on from the last checkpoint"
         ) from None
 
 
