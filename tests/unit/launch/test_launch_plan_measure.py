@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rollbus_core.config.load import load
-from rollbus_core.paths import shared_memory_root
 from rollbus_launch.plan_echo import way
 from rollbus_launch.plan_fit import actor_costs, ending_share, fit, hub_costs
 from rollbus_launch.plan_rehearsal import Rehearsal, Sample, Tally
@@ -85,10 +84,13 @@ def test_a_message_takes_less_than_a_tenth_of_a_second() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_rehearsal_counts_what_the_services_do(fused: bool, tmp_path: Path) -> None:
+def test_a_rehearsal_counts_what_the_services_do(
+    fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(tmp_path / "m"))
+    (tmp_path / "m").mkdir()
     path = tmp_path / "toy.yaml"
     path.write_text("env: {name: toy, num_envs: 8, length: 10}\nalgorithm: {name: ppo, num_steps: 8}\n")
-    before = set(shared_memory_root().glob("rollbus-*"))
     with Rehearsal(load(path), num_rows=4, num_slices=2, fused=fused) as rehearsal:
         found = rehearsal.samples(0.3)
         assert rehearsal.step_bytes > 4 and rehearsal.weights_bytes > 1000
@@ -99,6 +101,5 @@ def test_a_rehearsal_counts_what_the_services_do(fused: bool, tmp_path: Path) ->
     assert sum(s.ended.episodes for s in found) == sum(s.episodes for s in found)
     assert ticks == sum(s.plain.ticks + s.ended.ticks for s in found)
     for each in found:
-        assert sum(each.seconds.values()) < 0.2  # of a window of 0.1 s, one poll may run over
         assert 0 < each.record_s < each.seconds["actor"]
-    assert set(shared_memory_root().glob("rollbus-*")) <= before
+    assert list((tmp_path / "m").iterdir()) == []
