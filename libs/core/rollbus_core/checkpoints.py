@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,24 @@ def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
     return manifest
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_map_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(right, value.values()))
+
+
+#: What a manifest may say -> whether it has the form of that.
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("env_steps", "updates", "episodes", "table_steps", "lineage"), _is_count),
+    "version": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)),
+    "applied": _is_map_of(_is_count),
+    "published": _is_map_of(lambda name: isinstance(name, str)),
+    "spec": lambda value: isinstance(value, dict),
+}
+
+
 def _check_manifest(manifest: Any) -> None:
     """Raise `ValueError` unless it has the form of a manifest; it may come from a stranger."""
     files = manifest.get("files") if isinstance(manifest, dict) else None
@@ -112,6 +130,9 @@ def _check_manifest(manifest: Any) -> None:
     for name, digest in files.items():
         if name not in (MODEL, OPTIMISER, CONFIG, ENVIRONMENTS) or not isinstance(digest, str):
             raise ValueError(f"it lists {name!r}, which is no file of a checkpoint")
+    for key, right in _FORMS.items():
+        if key in manifest and not right(manifest[key]):
+            raise ValueError(f"{key} is {short(manifest[key])}")
 
 
 def newest_whole(folder: Path) -> tuple[Path, list[str]]:
@@ -150,7 +171,7 @@ def load_policy_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[s
     with held(path):
         manifest = read_manifest(path)
         names = manifest.get("published")
-        if not isinstance(names, dict) or not all(isinstance(stored, str) for stored in names.values()):
+        if names is None:
             raise CheckpointError(
                 f"{path / MANIFEST} does not say what was published; use another checkpoint"
             )

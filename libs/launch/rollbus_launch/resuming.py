@@ -86,7 +86,7 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
     lines.append(f"goes on from checkpoint {checkpoint.name} (run.resume=never begins anew)")
     told = [f"{key} {new!r} (was {old!r})" for key, old, new in changes]
     lines += [f"with other settings: {', '.join(told)}"] if told else []
-    return Start(there["env_steps"], there["updates"], lines)
+    return Start(there["env_steps"], there.get("updates", 0), lines)
 
 
 def set_aside(paths: RunPaths) -> str:

@@ -157,6 +157,8 @@ class Checkpoints:
         path = resolve(self.folder, which)
         with held(path):
             manifest = read_manifest(path)
+            if lacking := [name for name in asdict(training.counters) if name not in manifest]:
+                raise CheckpointError(f"{path} does not say {', '.join(lacking)}; use another checkpoint")
             try:
                 model = load_file(path / MODEL)
                 with safe_open(path / OPTIMISER, "pt") as file:

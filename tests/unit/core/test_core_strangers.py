@@ -119,6 +119,22 @@ def test_a_manifest_of_another_form_is_refused(tmp_path: Path, text: str) -> Non
         read_manifest(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("env_steps", '"many"'), ("env_steps", "NaN"), ("env_steps", "-5"), ("env_steps", "1.5"),
+        ("updates", "true"), ("updates", str(1 << 63)), ("version", "[1]"), ("version", '{"a": 1}'),
+        ("version", "[0, -1]"), ("applied", "[1]"), ("applied", '{"train": "x"}'), ("lineage", '"x"'),
+        ("published", "[3]"), ("spec", "5"),
+    ],
+)  # fmt: skip
+def test_what_a_manifest_says_has_its_form(tmp_path: Path, key: str, text: str) -> None:
+    path = checkpoint(tmp_path / "c", b"")
+    (path / "manifest.json").write_text(f'{{"format": 1, "files": {{}}, "{key}": {text}}}')
+    with pytest.raises(CheckpointError, match=f"manifest.json is damaged: {key} is"):
+        read_manifest(path)
+
+
 def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "c", b"")
     with open(path / "manifest.json", "wb") as file:
@@ -130,7 +146,7 @@ def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("published", [None, 3, ["w"], {"w": 3}, {"w": "other"}])
 def test_names_that_lead_nowhere_are_refused(tmp_path: Path, published: Any) -> None:
     path = checkpoint(tmp_path / "c", save({"policy.w": np.zeros(1, np.float32)}), published=published)
-    with pytest.raises(CheckpointError, match="lacks some|what was published"):
+    with pytest.raises(CheckpointError, match="lacks some|published is"):
         load_policy_tensors(path)
 
 
