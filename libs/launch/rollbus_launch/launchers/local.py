@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from rollbus_core.paths import RunPaths
+from rollbus_core.restarts import RestartBudget
 from rollbus_launch import stacks
 from rollbus_launch.children import NO_ROOM_CODE, Child, start_command
 from rollbus_launch.launchers.base import ProcessSpec
-from rollbus_launch.launchers.budget import RestartBudget
 from rollbus_wire.errors import RollbusError
 
 #: The broker, which goes last, has at least this long to end.
