@@ -389,7 +389,6 @@ class Hub(Service):
             raise ConfigError(f"hub {self.name}: placement workers needs a command and an address")
         rows = split(sum(self._sizes), min(self.env.workers, sum(self._sizes)))
         self._workers = Workers(
-            self._worker_command, endpoint, rows, peers=self._peers, log=self._log,
-            restarts=self._restarts, late_s=self.env.step_timeout_s,
-        )  # fmt: skip
+            self._worker_command, endpoint, rows, peers=self._peers, log=self._log, restarts=self._restarts
+        )
         self._workers.start()

@@ -62,12 +62,12 @@ class Workers:
 
     def __init__(
         self, command: Callable[[str, int], Sequence[str]], endpoint: str, rows: Sequence[int], *,
-        peers: Peers, log: Any, restarts: int = RESTARTS, late_s: float = LATE_S,
+        peers: Peers, log: Any, restarts: int = RESTARTS,
     ) -> None:  # fmt: skip
         self._workers = [
             _Worker(list(command(endpoint, n)), RestartBudget(restarts), f"{n} rows") for n in rows
         ]
-        self._log, self._peers, self._late_s = log, peers, late_s
+        self._log, self._peers = log, peers
         self._poll_at = self._probe_until = 0.0
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -176,7 +176,7 @@ class Workers:
             self._log.warning("worker late", worker=index, pid=worker.process.pid)
             self._peers.failure = (
                 f"environment worker {index} (pid {worker.process.pid}, {worker.rows}) has not dialled in "
-                f"for {self._late_s:g} s: it is still making its environments, or hangs there"
+                f"for {LATE_S:g} s: it is still making its environments, or hangs there"
             )
 
     def _spawn(self, worker: _Worker) -> None:
@@ -188,7 +188,7 @@ class Workers:
         )  # fmt: skip
         now = time.monotonic()
         worker.budget.started(now)
-        worker.late_at = now + self._late_s
+        worker.late_at = now + LATE_S
 
     def _end_with_parent(self) -> None:
         if self._libc is not None:

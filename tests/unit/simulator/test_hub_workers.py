@@ -13,6 +13,7 @@ from hub_kit import Actor, Log
 from test_hub_peers import until
 
 from rollbus_core.config.models import EnvConfig
+from rollbus_simulator import workers
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.failures import spans
 from rollbus_simulator.hub import Hub
@@ -69,7 +70,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
     (tmp_path / "my_env.py").write_text(MY_ENV)
     hubs: list[Hub] = []
 
-    def make(how: str, restarts: int = 5, timeout_s: float = 0.5) -> tuple[Hub, Actor]:
+    def make(how: str, restarts: int = 5) -> tuple[Hub, Actor]:
         command = (
             f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
             "from rollbus_envs.worker import main; sys.exit(main())"
@@ -77,7 +78,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
         settings = f'{{"kwargs": {{"how": "{how}"}}}}'
         mine, theirs = local_pair()
         hub = Hub(
-            "hub-0", 0, EnvConfig(placement="workers", workers=2, step_timeout_s=timeout_s), num_rows=4,
+            "hub-0", 0, EnvConfig(placement="workers", workers=2, step_timeout_s=0.5), num_rows=4,
             num_slices=1, episodes=TrainingEpisodes(1), data_links=[mine], log=Log(),
             worker_command=lambda endpoint, rows: [
                 sys.executable, "-c", command, "my_env:Mine", settings, endpoint, "--num-rows", str(rows)
@@ -134,8 +135,9 @@ def test_a_worker_whose_environment_always_fails_says_why_it_ended(start: Any) -
     assert "joint 3 exploded" in str(raised.value)
 
 
-def test_a_worker_that_does_not_dial_in_is_told_of(start: Any) -> None:
-    hub, _ = start("hang when made", timeout_s=1.0)
+def test_a_worker_that_does_not_dial_in_is_told_of(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "LATE_S", 1.0)
+    hub, _ = start("hang when made")
     until(hub, lambda: hub._peers.failure, 20)
     assert "has not dialled in for 1 s" in hub._peers.failure and "2 rows" in hub._peers.failure
     began = time.monotonic()
