@@ -114,6 +114,7 @@ class LocalLauncher:
         """Have the process of a service write down where it is (`rollbus_launch.stacks`)."""
         for entry in self._processes.values():
             if role in entry.spec.roles and entry.spec.index == index:
+                stacks.forget(self.paths, entry.spec.name)
                 _signal(entry, stacks.NUMBER)
 
     def goes_on(self, process: ProcessSpec) -> bool:
