@@ -18,6 +18,7 @@ from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError, RollbusError
 from rollbus_wire.own_code import guard
 from rollbus_wire.peer import run_env
+from rollbus_wire.places import write_stacks
 
 _PR_SET_PDEATHSIG = 1
 
@@ -66,11 +67,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--run", default="", help="run id")
     given = parser.parse_args(arguments)
     die_with_parent(parent)
+    write_stacks()
     try:
         settings = json.loads(given.config)
         if not isinstance(settings, dict):
             raise ConfigError("CONFIG_JSON is %s, not a JSON object" % given.config)
         env = make_env(given.name, settings, given.num_rows)
+        # A hub knows its workers by their process ids.
         run_env(env, given.endpoint, name="%s-%d" % (given.name, os.getpid()), run=given.run)
     except json.JSONDecodeError as error:
         print("error: CONFIG_JSON %r: %s" % (given.config, error), file=sys.stderr)

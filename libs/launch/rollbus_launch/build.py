@@ -116,7 +116,7 @@ def _hub(context: _Context) -> Service:
         ),
         registry=context.link("hub", paths.registry), run_id=paths.run_id,
         log=get_logger(paths, f"hub-{index}"), memory=paths.runtime, refusals=context.access.refusals,
-        starts=training_starts(recipe, paths, index),
+        starts=training_starts(recipe, paths, index), worker_restarts=recipe.deploy.restarts,
     )  # fmt: skip
 
 

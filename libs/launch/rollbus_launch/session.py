@@ -14,7 +14,7 @@ from rollbus_core.config.feeds import streams
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
-from rollbus_launch import nursery, room, stacks
+from rollbus_launch import nursery, room, silence, stacks
 from rollbus_launch.auto_layout import Costs, measured
 from rollbus_launch.children import start_command
 from rollbus_launch.hung import Patience
@@ -69,9 +69,7 @@ class Session:
         self._shown: dict[str, str] = {}
         #: Stacks that have been shown, without their numbers.
         self._stacks: set[str] = set()
-        #: Lost members that were just asked for their stacks, and those that have been told of.
-        self._silent: set[str] = set()
-        self._told_silent: set[str] = set()
+        self._silence = silence.Silence()
         deploy = self.recipe.deploy
         self._patience = Patience(deploy.hung_after_s, deploy.start_timeout_s, time.monotonic())
         self._broker_told = False
@@ -162,23 +160,25 @@ class Session:
     def _note_failures(self) -> None:
         """Show what goes wrong inside a member that lives on, such as an environment that raises."""
         for member in self.members:
-            text = member.get("failure") or ""
+            text = silence.own_failure(member)
             # Lines that differ in numbers only, as rows and addresses do, are one failure.
-            kind = re.sub(r"\d+", "0", text)
+            kind = re.sub(r"(?<!restart )\d+", "0", text)
             ended = member["state"] == "failed"  # told when it ended
             if text and not ended and self._shown.get(member["name"]) != kind:
                 self._shown[member["name"]] = kind
                 self.display.note(f"{member['name']}, stage {member.get('stage')}: {self._once(text)}")
 
     def _note_silent(self) -> None:
-        """Say of a service that is lost but lives what it does: its stage, its last failure, its stack."""
-        lost = {m["name"]: m for m in self.members if m["state"] == "lost"}
-        for name in self._silent & lost.keys():
-            self.display.note(silence(lost[name], stacks.read(self.paths, name, lost[name]["pid"])))
-        self._silent = {name for name in lost if name not in self._told_silent}
-        self._told_silent = set(lost)
-        for name in self._silent:
-            self.launcher.ask_stack(*_role_and_index(name))
+        """Say of a process that is silent but lives what it does: its stage, its last failure, its stack."""
+        silent = silence.lost(self.members)
+        ask, tell = self._silence.seen(silent)
+        for process in tell:
+            members = silent[process]
+            stack = stacks.read(self.paths, members[0]["name"], members[0]["pid"])
+            limit_s, shown = self.recipe.deploy.hung_after_s, self._silence.shown(stack)
+            self.display.note(silence.told(members, stack, limit_s, shown=shown))
+        for process in ask:
+            self.launcher.ask_stack(*_role_and_index(silent[process][0]["name"]))
 
     def _end_hanging(self) -> None:
         """Kill what lives but has been silent for too long; it starts again within its budget."""
@@ -245,13 +245,6 @@ class Session:
                 str(last), manifest["version"], manifest["env_steps"], manifest["updates"], final=True
             )
         )
-
-
-def silence(member: dict[str, Any], stack: str) -> str:
-    """What is known of a lost member, for people."""
-    text = f"{member['name']} is lost: silent for {member['silent_s']:.1f} s in stage {member['stage']!r}"
-    failure = (member.get("failure") or "").strip()
-    return "\n".join([text, *([f"last failure: {failure}"] if failure else []), stack])
 
 
 def _role_and_index(member: str) -> tuple[str, int]:

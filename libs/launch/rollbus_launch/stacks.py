@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -23,6 +24,12 @@ def serve(paths: RunPaths, process: str) -> None:
     """In the process itself: write the stacks of all threads whenever `NUMBER` comes."""
     descriptor = os.open(path(paths, process), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     faulthandler.register(NUMBER, file=descriptor, all_threads=True)
+
+
+def forget(paths: RunPaths, process: str) -> None:
+    """Drop what ``process`` wrote before; it goes on at the beginning."""
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(path(paths, process), 0)
 
 
 def read(paths: RunPaths, member: str, pid: int | None) -> str:

@@ -54,6 +54,19 @@ def where(kind: str, peer_rows: np.ndarray, steps: np.ndarray) -> str:
     return f"{named}, env step {span} of the episode"
 
 
+def spans(rows: list[int]) -> str:
+    """For a text: "rows 0 to 3, 8" of ``rows`` in order."""
+    parts: list[list[int]] = []
+    for row in rows:
+        if parts and parts[-1][-1] == row - 1:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    told = [f"{part[0]} to {part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts[:_NAMED_ROWS]]
+    more = " and others" if len(parts) > _NAMED_ROWS else ""
+    return f"{'row' if len(rows) == 1 else 'rows'} {', '.join(told)}{more}"
+
+
 class FailureLog:
     """Logs a failure at once, and what is the same but for its numbers at most every `REPEAT_S`."""
 

@@ -16,16 +16,16 @@ from rollbus_core.service import Service
 from rollbus_simulator.counters import Counters, Rates
 from rollbus_simulator.dial_in import awaited
 from rollbus_simulator.episodes import EpisodeSource
-from rollbus_simulator.failures import FailureLog, max_failed_episodes
+from rollbus_simulator.failures import FailureLog, max_failed_episodes, spans
 from rollbus_simulator.grants import Grants
 from rollbus_simulator.holders import UnknownSlice
-from rollbus_simulator.peers import LOOK_S, MANY, PING_S, Peers
+from rollbus_simulator.peers import LOOK_S, MANY, Peers
 from rollbus_simulator.sessions import Session
 from rollbus_simulator.settings import SliceSettings, split
 from rollbus_simulator.shared import SharedMemory
 from rollbus_simulator.slices import Slice
 from rollbus_simulator.starts import Starts
-from rollbus_simulator.workers import Workers
+from rollbus_simulator.workers import RESTARTS, Workers
 from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError, PeerLost, RollbusError, SpecError
 from rollbus_wire.link import Envelope, Link, Poller, drain, local_pair
@@ -50,8 +50,6 @@ from rollbus_wire.spec import EnvSpec
 WITHDRAW_S = 10.0
 #: The registry is told of the slices again this often: a message may have been lost.
 TELL_EVERY_S = 2.0
-#: How soon a killed worker is looked for.
-WORKER_POLL_S = 0.1
 
 
 class Hub(Service):
@@ -77,7 +75,7 @@ class Hub(Service):
         peer_link: Link | None = None, registry: Link | None = None, record: bool = True,
         run_id: str = "", endpoint: str = "", log: Any = None, memory: Path | None = None,
         clock: Callable[[], float] = time.monotonic, refusals: Callable[[], dict[str, int]] = dict,
-        starts: Starts | None = None,
+        starts: Starts | None = None, worker_restarts: int = RESTARTS,
     ) -> None:  # fmt: skip
         super().__init__(name)
         if not 1 <= num_slices <= num_rows:
@@ -94,7 +92,7 @@ class Hub(Service):
         self._settings = SliceSettings(
             env.time_limit, env.action_repeat, env.frame_stack, env.tick_deadline_s, record
         )
-        self._make_env, self._worker_command = make_env, worker_command
+        self._make_env, self._worker_command, self._restarts = make_env, worker_command, worker_restarts
         self._data_links, self._peer_link = list(data_links), peer_link
         self._registry, self._clock, self._not_let_in = registry, clock, refusals
         self._log = log if log is not None else structlog.get_logger("hub")
@@ -106,7 +104,7 @@ class Hub(Service):
         self._grants = Grants(name, self.slices, self.slice_names, SharedMemory(memory, index))
         #: Of one turn of the loop.
         self._longest_s = 0.0
-        self._next_worker_poll = self._probe_until = self._look_at = self._tell_at = 0.0
+        self._look_at = self._tell_at = 0.0
         self.endpoint = endpoint or next(
             (e for e in (getattr(link, "endpoint", "") for link in self._data_links) if e), "local"
         )
@@ -143,7 +141,7 @@ class Hub(Service):
                 busy = True
                 self._heard(link, envelope)
                 self._peers.serve()  # environments in this process step at once
-        busy |= self._poll_workers(began) | self._peers.poll()
+        busy |= (self._workers is not None and self._workers.poll()) | self._peers.poll()
         self._end_if_broken()
         if self._settings.tick_deadline_s:
             for each in self.slices.values():
@@ -161,7 +159,7 @@ class Hub(Service):
         wake = math.inf
         if self._settings.tick_deadline_s:
             wake = min((each.wake_in_s() for each in self.slices.values()), default=math.inf)
-        if self._probe_until:
+        if self._workers is not None and self._workers.probing:
             wake = min(wake, 0.01)
         return min(wake, 0.1)
 
@@ -323,6 +321,9 @@ class Hub(Service):
         for name, places in by_slice.items():
             rows, session.free = session.free[: len(places)], session.free[len(places) :]
             self.slices[name].seat(places, session, rows)
+        if self._workers is not None:
+            taken = [each.first_row + p for each in self.slices.values() for p in each.seats.of(session)]
+            self._workers.serves(session.name, spans(sorted(self.row_offset + row for row in taken)))
 
     def peer_lost(self, session: Session, reason: str) -> None:
         """Its rows end interrupted; free rows of other peers take their places."""
@@ -330,6 +331,10 @@ class Hub(Service):
         alone = self.env.placement == "dial_in" and self.episodes.endless and not self._peers.sessions
         if session.serve is not None or (session.given_up and alone):
             raise RollbusError(f"the environment in hub {self.name} cannot go on: {reason}")
+        if self._workers is not None and session.hangs:
+            self._workers.hang(session.name, reason)
+        elif self._workers is not None and session.given_up:
+            self._workers.given_up(session.name, reason)
         for each in self.slices.values():
             each.lost(session)
         for each in self.slices.values():
@@ -383,18 +388,7 @@ class Hub(Service):
         if self._worker_command is None or not endpoint:
             raise ConfigError(f"hub {self.name}: placement workers needs a command and an address")
         rows = split(sum(self._sizes), min(self.env.workers, sum(self._sizes)))
-        self._workers = Workers(self._worker_command, endpoint, rows, log=self._log)
+        self._workers = Workers(
+            self._worker_command, endpoint, rows, peers=self._peers, log=self._log, restarts=self._restarts
+        )
         self._workers.start()
-
-    def _poll_workers(self, now: float) -> bool:
-        """Restart what ended; its session is found by probing until the transport has noticed."""
-        if self._workers is None or now < self._next_worker_poll:
-            return False
-        self._next_worker_poll = now + WORKER_POLL_S
-        ended = self._workers.poll()
-        if ended:
-            self._probe_until = now + PING_S
-        if self._probe_until:
-            self._peers.probe()
-            self._probe_until = self._probe_until if now < self._probe_until else 0.0
-        return ended

@@ -278,8 +278,10 @@ class Peers:
     def _watch(self, session: Session, now: float) -> None:
         if session.overdue(now):
             session.broken = f"no outcome within {session.timeout_s:g} s (env.step_timeout_s)"
+            session.hangs = True
         elif not session.open and now - session.heard > 3 * HEARTBEAT_S:
             session.broken = f"silent for {now - session.heard:.1f} s"
+            session.hangs = True
         elif now - session.pinged > PING_S:
             session.pinged = now
             session.tell(Ping())

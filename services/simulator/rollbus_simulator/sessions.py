@@ -77,6 +77,8 @@ class Session:
         self.failures = 0
         #: There were too many of them.
         self.given_up = False
+        #: It lives and does not answer in time.
+        self.hangs = False
 
     def ask(self, message: Message, request: Request) -> None:
         """Send; a peer that is gone is noticed here and dealt with at the next turn."""

@@ -87,7 +87,14 @@ class EnvConfig(Section):
         2, f"Worker processes per hub with placement: workers; of all hubs at most {MAX_PROCESSES}.", ge=1
     )
     listen: str = option("", "Address for peers that dial in; empty: ipc:// in the runtime folder.")
-    step_timeout_s: float = option(60.0, "Time limit of one step or reset.", "s", gt=0)
+    step_timeout_s: float = option(
+        60.0,
+        "Time limit of one step or reset in a worker, which is killed and starts again (deploy.restarts), or "
+        "in a peer that dialled in, whose rows wait for another. Inline it ends no step: a hub that hangs is "
+        "killed after deploy.hung_after_s and starts again.",
+        "s",
+        gt=0,
+    )
     tick_deadline_s: float = option(
         0.0, "A tick closes after this long without its late rows; 0: waits for all.", "s", ge=0
     )
@@ -299,7 +306,7 @@ class DeployConfig(Section):
         "process of its own once there is a checkpoint to evaluate.",
     )
     backend: str = option("auto", "Accelerator backend: a file of rollbus_accel.backends, or auto.")
-    restarts: int = option(5, "Restarts per process within ten minutes.", ge=0)
+    restarts: int = option(5, "Restarts per process, and per worker of a hub, within ten minutes.", ge=0)
     min_healthy: int = option(
         1,
         "A process that has used up its restarts is left out while this many others with its services run; "

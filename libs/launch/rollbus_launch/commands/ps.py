@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rollbus_launch import stacks
+from rollbus_launch import silence, stacks
 from rollbus_launch.control import Control, run_paths
 from rollbus_launch.progress import advice, awaited, bottleneck
-from rollbus_launch.session import silence
 from rollbus_launch.tables import add_json_flag, show
 
 #: Left out of a table that is too wide, the first ones first.
@@ -36,9 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"to go faster: {text}")
         for line in awaited(members):
             print(line)
-        for member in members:
-            if member["state"] == "lost":
-                print(silence(member, stacks.read(paths, member["name"], member["pid"])))
+        for process in silence.lost(members).values():
+            print(silence.told(process, stacks.read(paths, process[0]["name"], process[0]["pid"])))
     return 0
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from rollbus_core.paths import RunPaths
+from rollbus_core.restarts import RestartBudget
 from rollbus_launch import stacks
 from rollbus_launch.children import NO_ROOM_CODE, Child, start_command
 from rollbus_launch.launchers.base import ProcessSpec
-from rollbus_launch.launchers.budget import RestartBudget
 from rollbus_wire.errors import RollbusError
 
 #: The broker, which goes last, has at least this long to end.
@@ -114,6 +114,7 @@ class LocalLauncher:
         """Have the process of a service write down where it is (`rollbus_launch.stacks`)."""
         for entry in self._processes.values():
             if role in entry.spec.roles and entry.spec.index == index:
+                stacks.forget(self.paths, entry.spec.name)
                 _signal(entry, stacks.NUMBER)
 
     def goes_on(self, process: ProcessSpec) -> bool:

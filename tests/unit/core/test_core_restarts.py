@@ -1,6 +1,6 @@
 """When a process may start again."""
 
-from rollbus_launch.launchers.budget import LAST_BACKOFF_S, STEADY_S, WINDOW_S, RestartBudget
+from rollbus_core.restarts import LAST_BACKOFF_S, STEADY_S, WINDOW_S, RestartBudget
 
 
 def test_short_lives_wait_longer_each_time_and_then_no_more() -> None:

@@ -1,0 +1,78 @@
+"""Where somebody's own code is or was: in a stack that a process wrote of itself, and in a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from typing import List, Sequence, Tuple
+
+#: The variable that tells a worker process the descriptor to write its stacks to when it gets SIGUSR1.
+STACK_FD = "ROLLBUS_STACK_FD"
+
+_OURS = re.compile(
+    r"[/\\]rollbus_(wire|envs|core|simulator|actor|broker|learner|policies|accel|launch)[/\\]", re.I
+)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+#: A line of `faulthandler`: file, line, function.
+_LINE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.M)
+
+_Frame = Tuple[str, int, str]
+
+
+def write_stacks() -> None:
+    """In a worker process: write the stacks of all threads whenever SIGUSR1 comes, to whom started it."""
+    import faulthandler
+    import signal
+
+    if STACK_FD in os.environ and hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=int(os.environ[STACK_FD]), all_threads=True)
+
+
+def place_of_stack(stack: str) -> str:
+    """``step() of /x/my_env.py:86``, the innermost place of somebody's own in what `faulthandler` wrote.
+
+    Of the thread that it calls the current one, of several stacks the last; "" if there is none.
+    """
+    blocks = re.split(r"\n\n|^(?=Current thread|Thread 0x)", stack, flags=re.M)
+    blocks = [block for block in blocks if block.startswith("Current thread")] or blocks
+    for block in reversed(blocks):
+        found = _LINE.findall(block)
+        place = _told([(file, int(line), name) for file, line, name in found])
+        if place:
+            return place
+    return ""
+
+
+def place_of_error(error: BaseException) -> str:
+    """The same of where ``error`` was raised."""
+    return _told(list(reversed(_frames(error))))
+
+
+def _frames(error: BaseException) -> List[_Frame]:
+    return [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(error.__traceback__)]
+
+
+def _told(innermost_first: Sequence[_Frame]) -> str:
+    own = [frame for frame in innermost_first if is_own_file(frame[0])]
+    others = [frame for frame in innermost_first if _INSTALLED.search(frame[0]) and not _is_ours(frame[0])]
+    for file, line, name in (own or others)[:1]:
+        return "%s() of %s:%d" % (name, file, line)
+    return ""
+
+
+def _is_ours(file: str) -> bool:
+    return bool(_OURS.search(file)) or _is_numpy(file)
+
+
+def _is_numpy(file: str) -> bool:
+    return bool(re.search(r"[/\\](numpy|zmq)[/\\]", file))
+
+
+def is_own_file(file: str) -> bool:
+    """Whether ``file`` is neither ours, nor Python's, nor of an installed package."""
+    if file.startswith("<") or _is_ours(file) or _INSTALLED.search(file):
+        return False
+    return not os.path.realpath(file).startswith((_STANDARD, os.path.realpath(_STANDARD) + os.sep))
