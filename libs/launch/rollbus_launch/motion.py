@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 
 #: A run stands still after this long without a change, or after so many of its usual intervals.
-STILL_S, STILL_INTERVALS = 10.0, 3
+STILL_S, STILL_INTERVALS = 5.0, 3
 
 
 class Motion:

@@ -200,7 +200,7 @@ class Display:
             rate = 0.0
         elif not self._motion.begun:
             rate = None
-        moves = rate and not stands_still(members)
+        moves = rate and not stands_still(members) and not _lost(members)
         left_s = max(0, self.goal - done) / rate if rate and moves else None
         return now | {"done": done, "rate": rate, "eta_s": left_s, "still_s": still_s}
 

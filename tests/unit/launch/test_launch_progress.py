@@ -142,10 +142,12 @@ def test_no_estimate_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> Non
         clock.now += 1
     assert display._now(learner(2000, 1000.0))["eta_s"] == (10_000_000 - 2000) / 1000.0
     assert display._now([*learner(2000, 1000.0), hub(4)])["eta_s"] is None  # no environment is there
+    lost = {"role": "actor", "name": "actor-0", "state": "lost", "silent_s": 6.0}
+    assert display._now([*learner(2000, 91.0), lost])["eta_s"] is None
     clock.now += STILL_S
     shown = display._now(learner(2000, 1.2))
     assert (shown["rate"], shown["eta_s"]) == (0.0, None)
-    assert display._line(shown).endswith("nothing moves for 11 s") and "left" not in display._line(shown)
+    assert display._line(shown).endswith("nothing moves for 6 s") and "left" not in display._line(shown)
     assert display._now(learner(3000, 90.0))["rate"] == 90.0
 
 
