@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Union
@@ -48,6 +47,7 @@ from .messages import (
     Welcome,
     fields_hash,
 )  # fmt: skip
+from .places import place_of_error, traceback_of
 from .roles import check_dialler
 from .stopping import stop_signals
 
@@ -62,7 +62,6 @@ MIN_HEARTBEAT_S, MAX_HEARTBEAT_S = 0.1, 120.0
 #: A frame of a request may be this much larger than the actions of all rows; more ends the connection.
 REQUEST_BYTES = 16 << 20
 _POLL_S = 0.2
-_MAX_TRACEBACK = 16384
 _MAX_KNOWN_ROWS = 256
 
 
@@ -173,9 +172,10 @@ class Peer:
         if isinstance(error, RollbusError):
             code, text = error.code, str(error)
         else:
-            code, text = "env", "%s: %s" % (type(error).__name__, error)
+            place = place_of_error(error)
+            code, text = "env", "%s: %s%s" % (type(error).__name__, error, place and ", in " + place)
         log.warning("%s: %s", where, text)
-        return Fault(code, text, where, traceback.format_exc()[-_MAX_TRACEBACK:])
+        return Fault(code, text, where, traceback_of(error))
 
     # --- the requests
 
@@ -197,9 +197,10 @@ class Peer:
         actions = message.actions if self._trusting else self._bounds(message.actions)
         if len(actions) != len(rows):
             raise WireError("%d actions for %d rows" % (len(actions), len(rows)))
-        obs, reward, terminated, truncated, success = self.env.step(rows, actions, message.observe)
+        result = self.env.step(rows, actions, message.observe)
+        obs, reward, terminated, truncated, success = result[:5]
         count = len(rows)
-        return Outcome(
+        outcome = Outcome(
             rows=rows,
             obs=self._checked(obs, rows) if message.observe else None,
             reward=_column("reward", reward, np.float32, count),
@@ -207,6 +208,12 @@ class Peer:
             truncated=_column("truncated", truncated, np.bool_, count),
             success=_column("success", success, np.bool_, count) if self.env.spec.has_success else None,
         )
+        failed = getattr(result, "failed", None)
+        if failed:
+            error = next(iter(failed.values()))
+            outcome.failure, outcome.traceback = str(error), traceback_of(error)
+            log.warning("%s: %s", self.env.spec.name, error)
+        return outcome
 
     def _observe(self, message: Observe) -> Message:
         rows = self._rows(message.rows)

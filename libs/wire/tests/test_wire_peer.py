@@ -98,12 +98,24 @@ def test_a_request_that_was_forgotten_is_refused_not_repeated():
 def test_an_exception_becomes_a_fault_and_the_session_goes_on():
     session = Session()
     session.ask(Reset(ROWS, SEEDS))
-    session.env.envs[1].place = "broken"
+    for env in session.env.envs:
+        env.place = "broken"
     fault = session.ask(Step(ROWS, ONES))
     assert isinstance(fault, Fault) and fault.code == "env"
     assert "row 1" in fault.text and fault.where == "Walk step, rows [0, 1]"
     assert "TypeError" in fault.traceback and "wire_examples" in fault.traceback
     assert isinstance(session.ask(Reset(ROWS, SEEDS)), Outcome)
+
+
+def test_the_exception_of_one_row_is_told_beside_the_outcome_of_the_others():
+    session = Session()
+    session.ask(Reset(ROWS, SEEDS))
+    session.env.envs[1].place = "broken"
+    outcome = session.ask(Step(ROWS, ONES))
+    assert isinstance(outcome, Outcome) and np.isnan(outcome.reward).tolist() == [False, True]
+    assert "row 1 failed in step: TypeError" in outcome.failure and "wire_examples" in outcome.traceback
+    assert isinstance(session.ask(Reset(ROWS[1:], SEEDS[1:])), Outcome)
+    assert session.ask(Step(ROWS, ONES)).failure is None
 
 
 @pytest.mark.parametrize(
