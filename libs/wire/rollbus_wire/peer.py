@@ -50,6 +50,7 @@ from .messages import (
 from .places import place_of_error, traceback_of
 from .roles import check_dialler
 from .stopping import stop_signals
+from .telling import Told
 
 log = logging.getLogger("rollbus.peer")
 
@@ -297,8 +298,9 @@ def run_env(
     """Serve environments to the hub at ``endpoint`` until it says goodbye or ``stop()`` is true.
 
     ``env_or_factory``: a batched `Env`, one Gymnasium-style environment, or a function that makes
-    one, called ``num_rows`` times. Waits for a hub that is not there yet and dials in again when
-    one is restarted. SIGTERM and Ctrl-C end it after the running step; the environment is closed.
+    one, called ``num_rows`` times. Waits for a hub that is not there yet and dials in again when one
+    is restarted; it says so in the log "rollbus.peer" at INFO, on stderr where no logging is set up.
+    SIGTERM and Ctrl-C end it after the running step; the environment is closed.
     ``key``: the secret file of this peer, which every address beyond loopback needs.
 
     Raises `VersionMismatch` if the hub speaks another protocol, `FaultReceived` if it refuses, `AccessDenied`
@@ -311,11 +313,10 @@ def run_env(
     env = as_env(env_or_factory, num_rows)
     try:
         with stop_signals() as signalled:
-            first, session_ended = True, False
+            told, session_ended = Told(endpoint, "%d rows of %s" % (env.num_rows, env.spec.name)), False
             while not session_ended:
                 ends = lambda: signalled() or (stop is not None and stop())  # noqa: E731
-                session_ended = _session(env, endpoint, name, run, ends, identity, first=first)
-                first = False
+                session_ended = _session(env, endpoint, name, run, ends, identity, told)
     except KeyboardInterrupt:
         log.info("interrupted")
     finally:
@@ -323,8 +324,7 @@ def run_env(
 
 
 def _session(
-    env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool], key: Optional[Key], *,
-    first: bool,
+    env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool], key: Optional[Key], told: Told
 ) -> bool:  # fmt: skip
     """One connection to a hub; whether it is the last one."""
     link = ZmqLink.connect(endpoint, run, key=key, max_frame_bytes=_most_bytes(env))
@@ -337,16 +337,16 @@ def _session(
         while not stop():
             busy = peer.poll()
             _raise_if_refused(peer)
+            told.turn(peer.welcome is not None)
             if peer.goodbye is not None:
-                log.info("the hub says goodbye: %s", peer.goodbye.reason or "no reason given")
+                told.gone("it says goodbye: %s" % (peer.goodbye.reason or "no reason given"))
                 return not peer.goodbye.again
             patience_s = _patience_s(peer.welcome)
             if peer.forgotten or time.monotonic() - peer.heard > patience_s:
                 reason = "dials in again"
-                if peer.welcome:
-                    log.warning("nothing heard of %s for %.1f s: dial in again", endpoint, patience_s)
-                elif first and not peer.forgotten:
-                    log.warning("no hub answers at %s yet (with keys it needs key=FILE); going on", endpoint)
+                told.gone(
+                    "it knows this peer no more" if peer.forgotten else "silent for %.1f s" % patience_s
+                )
                 if peer.forgotten:
                     time.sleep(_POLL_S)
                 return False
@@ -354,7 +354,7 @@ def _session(
                 poller.wait(_POLL_S)
         return True
     except PeerLost as error:
-        log.warning("the hub at %s takes nothing: %s; dial in again", endpoint, error)
+        told.gone(str(error))
         return False
     finally:
         _leave(link, reason)

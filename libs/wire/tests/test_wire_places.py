@@ -58,7 +58,7 @@ def test_a_process_that_hangs_writes_where(tmp_path: Path) -> None:
     script, stack = tmp_path / "mine.py", tmp_path / "stack"
     script.write_text(
         "import time\nfrom rollbus_wire.places import write_stacks\nwrite_stacks()\n"
-        "def grip():\n    print('here', flush=True)\n    time.sleep(100)\ngrip()\n"
+        "def grip():\n    print('here', flush=True); time.sleep(100)\ngrip()\n"
     )
     with stack.open("w+b") as file:
         process = subprocess.Popen(
