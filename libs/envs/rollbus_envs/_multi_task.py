@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from rollbus_wire.env import Arrays, Env, StepResult
+from rollbus_wire.errors import RollbusError
 from rollbus_wire.spec import EXPERT_ACTION, INSTRUCTION, TASK, ArraySpec, EnvSpec, TaskSpec
 
 from ._union import unite
@@ -105,6 +106,7 @@ class MultiTask(Env):
         reward, success = np.zeros(count, np.float32), np.zeros(count, np.bool_)
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         seen: List[Tuple[_Part, Arrays]] = []
+        failed: Dict[int, RollbusError] = {}
         for part in self._parts(rows):
             own = self._union.actions[part.task].to_own(actions[part.at])
             result = self.envs[part.task].step(part.rows, own, observe)
@@ -112,6 +114,7 @@ class MultiTask(Env):
             truncated[part.at] = result.truncated
             if result.success is not None:
                 success[part.at] = result.success
+            failed.update({int(part.at[i]): error for i, error in (result.failed or {}).items()})
             if result.obs is not None:
                 seen.append((part, result.obs))
         self._steps[rows] += 1
@@ -120,7 +123,8 @@ class MultiTask(Env):
         self._succeeded[rows] |= success
         success = np.where(self._keeps[rows], self._succeeded[rows], success)
         obs = self._joined(rows, seen) if observe else None
-        return StepResult(obs, reward, terminated, truncated, success if self.spec.has_success else None)
+        given = success if self.spec.has_success else None
+        return StepResult(obs, reward, terminated, truncated, given, failed or None)
 
     def observe(self, rows: np.ndarray) -> Arrays:
         return self._joined(rows, [(p, self.envs[p.task].observe(p.rows)) for p in self._parts(rows)])

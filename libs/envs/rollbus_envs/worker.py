@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
@@ -68,6 +69,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     given = parser.parse_args(arguments)
     die_with_parent(parent)
     write_stacks()
+    # Warnings alone: the hub tells of its workers itself.
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         settings = json.loads(given.config)
         if not isinstance(settings, dict):

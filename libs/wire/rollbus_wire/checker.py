@@ -43,7 +43,9 @@ class Checker:
     def make(self) -> Env:
         """A new environment."""
         factory, count = self.make_env, self.num_rows
-        return made_by(factory, count)
+        env = made_by(factory, count)
+        env.step = _strict(env.step)  # type: ignore[method-assign]
+        return env
 
     def run(self, env: Env, rows: np.ndarray, observe: bool = True) -> Episode:
         """Step ``rows`` with this checker's actions until each has ended once, or ``steps``."""
@@ -63,6 +65,18 @@ class Checker:
             if not len(active):
                 break
         return Episode(first, results, lengths)
+
+
+def _strict(step: Callable[..., StepResult]) -> Callable[..., StepResult]:
+    """``step`` that raises what a row of it raised."""
+
+    def raising(rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:
+        result = step(rows, actions, observe)
+        for error in (getattr(result, "failed", None) or {}).values():
+            raise error
+        return result
+
+    return raising
 
 
 def random_actions(spec: ActionSpec, num_rows: int, generator: Any) -> np.ndarray:

@@ -84,6 +84,8 @@ class Client:
         outcome = self._outcome(Step(self._rows(rows), np.asarray(actions), observe))
         if outcome.reward is None or outcome.terminated is None or outcome.truncated is None:
             raise WireError("the outcome of a step lacks reward, terminated or truncated")
+        if outcome.failure:
+            raise FaultReceived("env", outcome.failure)
         return StepResult(outcome.obs, outcome.reward, outcome.terminated, outcome.truncated, outcome.success)
 
     def observe(self, rows: Optional[Sequence[int]] = None) -> Dict[str, np.ndarray]:

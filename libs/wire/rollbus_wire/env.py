@@ -13,6 +13,7 @@ import numpy as np
 
 from .actions import ActionBounds, validate_actions
 from .errors import RollbusError, SpecError
+from .places import place_of_error
 from .spaces import Observations, action_spec
 from .spec import EnvSpec, with_rotations
 
@@ -35,6 +36,8 @@ class StepResult(NamedTuple):
     truncated: np.ndarray
     #: bool [R], where the spec has it.
     success: Optional[np.ndarray] = None
+    #: Place in the request -> what its row raised; its reward is NaN. The episodes of other rows go on.
+    failed: Optional[Dict[int, RollbusError]] = None
 
 
 class RowFailed(RollbusError):
@@ -151,19 +154,26 @@ class Rows(Env):
         reward = np.empty(count, np.float32)
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         success = np.zeros(count, np.bool_) if self.spec.has_success else None
-        row = -1
-        try:
-            for i, row in enumerate(places):
-                latest[row], reward[i], ended, cut, info = steps[row](given[i])
-                if ended or cut:
-                    terminated[i], truncated[i] = ended, cut
-                    self._at_end(info)
-                if success is not None:
-                    success[i] = bool(info.get("success", info.get("is_success", False)))
-        except Exception as error:
-            raise _failed("step", row, error) from error
+        failed: Dict[int, RollbusError] = {}
+        turns = iter(enumerate(places))
+        while True:
+            i = row = -1
+            try:
+                for i, row in turns:
+                    latest[row], reward[i], ended, cut, info = steps[row](given[i])
+                    if ended or cut:
+                        terminated[i], truncated[i] = ended, cut
+                        self._at_end(info)
+                    if success is not None:
+                        success[i] = bool(info.get("success", info.get("is_success", False)))
+                break
+            except Exception as error:
+                failed[i] = _failed("step", row, error)
+                reward[i], terminated[i], truncated[i] = np.nan, False, False
+                if len(failed) == count or isinstance(error, SpecError):
+                    raise failed[i] from error
         obs = self._observations.gather([latest[row] for row in places]) if observe else None
-        return StepResult(obs, reward, terminated, truncated, success)
+        return StepResult(obs, reward, terminated, truncated, success, failed or None)
 
     def observe(self, rows: np.ndarray) -> Arrays:
         return self._observations.gather([self._latest[row] for row in rows.tolist()])
@@ -245,7 +255,11 @@ def _is_single(env: Any) -> bool:
 def _failed(what: str, row: int, error: Exception) -> RollbusError:
     """A fault of the contract as it is, anything else as `RowFailed`."""
     kind: Callable[[str], RollbusError] = SpecError if isinstance(error, SpecError) else RowFailed
-    return kind("row %d failed in %s: %s: %s" % (row, what, type(error).__name__, error))
+    place = "" if isinstance(error, SpecError) else place_of_error(error)
+    text = "row %d failed in %s: %s: %s" % (row, what, type(error).__name__, error)
+    failure = kind(text + (", in " + place if place else ""))
+    failure.__cause__ = error
+    return failure
 
 
 #: Wrappers whose duty the hub or `check_env` has.

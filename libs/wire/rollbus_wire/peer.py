@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Union
@@ -48,8 +47,10 @@ from .messages import (
     Welcome,
     fields_hash,
 )  # fmt: skip
+from .places import place_of_error, traceback_of
 from .roles import check_dialler
 from .stopping import stop_signals
+from .telling import Told
 
 log = logging.getLogger("rollbus.peer")
 
@@ -62,7 +63,6 @@ MIN_HEARTBEAT_S, MAX_HEARTBEAT_S = 0.1, 120.0
 #: A frame of a request may be this much larger than the actions of all rows; more ends the connection.
 REQUEST_BYTES = 16 << 20
 _POLL_S = 0.2
-_MAX_TRACEBACK = 16384
 _MAX_KNOWN_ROWS = 256
 
 
@@ -173,9 +173,10 @@ class Peer:
         if isinstance(error, RollbusError):
             code, text = error.code, str(error)
         else:
-            code, text = "env", "%s: %s" % (type(error).__name__, error)
+            place = place_of_error(error)
+            code, text = "env", "%s: %s%s" % (type(error).__name__, error, place and ", in " + place)
         log.warning("%s: %s", where, text)
-        return Fault(code, text, where, traceback.format_exc()[-_MAX_TRACEBACK:])
+        return Fault(code, text, where, traceback_of(error))
 
     # --- the requests
 
@@ -197,9 +198,10 @@ class Peer:
         actions = message.actions if self._trusting else self._bounds(message.actions)
         if len(actions) != len(rows):
             raise WireError("%d actions for %d rows" % (len(actions), len(rows)))
-        obs, reward, terminated, truncated, success = self.env.step(rows, actions, message.observe)
+        result = self.env.step(rows, actions, message.observe)
+        obs, reward, terminated, truncated, success = result[:5]
         count = len(rows)
-        return Outcome(
+        outcome = Outcome(
             rows=rows,
             obs=self._checked(obs, rows) if message.observe else None,
             reward=_column("reward", reward, np.float32, count),
@@ -207,6 +209,12 @@ class Peer:
             truncated=_column("truncated", truncated, np.bool_, count),
             success=_column("success", success, np.bool_, count) if self.env.spec.has_success else None,
         )
+        failed = getattr(result, "failed", None)
+        if failed:
+            error = next(iter(failed.values()))
+            outcome.failure, outcome.traceback = str(error), traceback_of(error)
+            log.warning("%s: %s", self.env.spec.name, error)
+        return outcome
 
     def _observe(self, message: Observe) -> Message:
         rows = self._rows(message.rows)
@@ -290,8 +298,9 @@ def run_env(
     """Serve environments to the hub at ``endpoint`` until it says goodbye or ``stop()`` is true.
 
     ``env_or_factory``: a batched `Env`, one Gymnasium-style environment, or a function that makes
-    one, called ``num_rows`` times. Waits for a hub that is not there yet and dials in again when
-    one is restarted. SIGTERM and Ctrl-C end it after the running step; the environment is closed.
+    one, called ``num_rows`` times. Waits for a hub that is not there yet and dials in again when one
+    is restarted; it says so in the log "rollbus.peer" at INFO, on stderr where no logging is set up.
+    SIGTERM and Ctrl-C end it after the running step; the environment is closed.
     ``key``: the secret file of this peer, which every address beyond loopback needs.
 
     Raises `VersionMismatch` if the hub speaks another protocol, `FaultReceived` if it refuses, `AccessDenied`
@@ -304,11 +313,10 @@ def run_env(
     env = as_env(env_or_factory, num_rows)
     try:
         with stop_signals() as signalled:
-            first, session_ended = True, False
+            told, session_ended = Told(endpoint, "%d rows of %s" % (env.num_rows, env.spec.name)), False
             while not session_ended:
                 ends = lambda: signalled() or (stop is not None and stop())  # noqa: E731
-                session_ended = _session(env, endpoint, name, run, ends, identity, first=first)
-                first = False
+                session_ended = _session(env, endpoint, name, run, ends, identity, told)
     except KeyboardInterrupt:
         log.info("interrupted")
     finally:
@@ -316,8 +324,7 @@ def run_env(
 
 
 def _session(
-    env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool], key: Optional[Key], *,
-    first: bool,
+    env: Env, endpoint: str, name: str, run: str, stop: Callable[[], bool], key: Optional[Key], told: Told
 ) -> bool:  # fmt: skip
     """One connection to a hub; whether it is the last one."""
     link = ZmqLink.connect(endpoint, run, key=key, max_frame_bytes=_most_bytes(env))
@@ -330,16 +337,16 @@ def _session(
         while not stop():
             busy = peer.poll()
             _raise_if_refused(peer)
+            told.turn(peer.welcome is not None)
             if peer.goodbye is not None:
-                log.info("the hub says goodbye: %s", peer.goodbye.reason or "no reason given")
+                told.gone("it says goodbye: %s" % (peer.goodbye.reason or "no reason given"))
                 return not peer.goodbye.again
             patience_s = _patience_s(peer.welcome)
             if peer.forgotten or time.monotonic() - peer.heard > patience_s:
                 reason = "dials in again"
-                if peer.welcome:
-                    log.warning("nothing heard of %s for %.1f s: dial in again", endpoint, patience_s)
-                elif first and not peer.forgotten:
-                    log.warning("no hub answers at %s yet (with keys it needs key=FILE); going on", endpoint)
+                told.gone(
+                    "it knows this peer no more" if peer.forgotten else "silent for %.1f s" % patience_s
+                )
                 if peer.forgotten:
                     time.sleep(_POLL_S)
                 return False
@@ -347,7 +354,7 @@ def _session(
                 poller.wait(_POLL_S)
         return True
     except PeerLost as error:
-        log.warning("the hub at %s takes nothing: %s; dial in again", endpoint, error)
+        told.gone(str(error))
         return False
     finally:
         _leave(link, reason)

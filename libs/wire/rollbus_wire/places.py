@@ -11,6 +11,8 @@ from typing import List, Sequence, Tuple
 #: The variable that tells a worker process the descriptor to write its stacks to when it gets SIGUSR1.
 STACK_FD = "ROLLBUS_STACK_FD"
 
+MAX_TRACEBACK = 16384
+
 _OURS = re.compile(
     r"[/\\]rollbus_(wire|envs|core|simulator|actor|broker|learner|policies|accel|launch)[/\\]", re.I
 )
@@ -19,6 +21,11 @@ _STANDARD = sysconfig.get_path("stdlib") + os.sep
 #: A line of `faulthandler`: file, line, function.
 _LINE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.M)
 
+#: Between the exceptions of a traceback.
+_CHAINED = re.compile(
+    r"\n(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n"
+)
 _Frame = Tuple[str, int, str]
 
 
@@ -49,6 +56,31 @@ def place_of_stack(stack: str) -> str:
 def place_of_error(error: BaseException) -> str:
     """The same of where ``error`` was raised."""
     return _told(list(reversed(_frames(error))))
+
+
+def traceback_of(error: BaseException) -> str:
+    """``error`` as Python prints it, the last `MAX_TRACEBACK` characters."""
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return "".join(lines)[-MAX_TRACEBACK:]
+
+
+def own_traceback(text: str) -> str:
+    """A formatted traceback without our frames, and without exceptions that have no others."""
+    blocks = [_without_ours(block) for block in _CHAINED.split(text)]
+    return "\n\n".join(block for block in blocks if block) or text.strip()
+
+
+def _without_ours(block: str) -> str:
+    head, *frames = re.split(r'^(?=  File ")', block.strip("\n"), flags=re.M)
+    kept, last = [], ""
+    for frame in frames:
+        # Behind the last frame the exception begins at the margin.
+        inside, error = re.fullmatch(r"((?:  .*\n?)+)((?:.|\n)*)", frame).groups()  # type: ignore[union-attr]
+        last = error or last
+        found = re.match(r'  File "(.+?)"', inside)
+        if found and not _is_ours(found.group(1)):
+            kept.append(inside if inside.endswith("\n") else inside + "\n")
+    return (head + "".join(kept) + last).rstrip("\n") if kept else ""
 
 
 def _frames(error: BaseException) -> List[_Frame]:

@@ -105,6 +105,8 @@ def dealer(
     address, server = split_key(endpoint)
     if "://" not in address:
         raise WireError("address %r has no scheme; give tcp://HOST:PORT or ipc://PATH" % endpoint)
+    if address.startswith("tcp://") and not address.rpartition(":")[2].isdigit():
+        raise WireError("address %r has no port; give tcp://HOST:PORT, such as %s:5555" % (endpoint, address))
     socket = context.socket(zmq.DEALER)
     _configure(socket, max_frame_bytes)
     if identity:

@@ -124,8 +124,14 @@ def test_a_failing_row_is_named():
     env = Rows([Walk(), Walk()])
     env.reset(ROWS, SEEDS, [])
     env.envs[1].place = "broken"
+    first = env.envs[0].place
+    result = env.step(ROWS, np.ones((2, 1), np.float32), True)
+    assert list(result.failed) == [1] and str(result.failed[1]).startswith("row 1 failed in step: TypeError")
+    assert "in step() of" in str(result.failed[1]) and "wire_examples.py:" in str(result.failed[1])
+    assert result.reward[0] == result.reward[0] and result.reward[1] != result.reward[1]
+    assert env.envs[0].place == first + 1.5 and not result.terminated.any() and not result.truncated.any()
     with pytest.raises(RowFailed, match="row 1 failed in step: TypeError"):
-        env.step(ROWS, np.ones((2, 1), np.float32), True)
+        env.step(ROWS[1:], np.ones((1, 1), np.float32), True)
 
 
 def test_an_environment_that_resets_itself_is_refused():

@@ -26,12 +26,14 @@ ADVICE = "correct the environment; `python -m rollbus_wire.check MODULE:make` te
 
 @dataclass(slots=True)
 class NonFinite:
-    """Some rows of an outcome hold a number that is not finite."""
+    """Some rows of an outcome hold a number that is not finite, or raised."""
 
     #: Which number of which row at which step, and what to do.
     text: str
     #: Every row of the outcome does.
     whole: bool
+    #: Of what was raised.
+    traceback: str = ""
 
 
 def max_failed_episodes(num_rows: int) -> int:

@@ -349,7 +349,8 @@ class Hub(Service):
         if failed >= limit and self.episodes.endless:
             raise RollbusError(
                 f"hub {self.name}: the environment failed in {failed} episodes and none was finished "
-                f"between them (at most {limit}). The last failure: {self._peers.last_failure}"
+                f"between them. The limit is {limit}: 5 per row of the hub, at least 50; no setting of it. "
+                f"The last failure: {self._peers.last_failure}"
             )
 
     def _empty_places(self) -> list[tuple[str, int]]:

@@ -25,6 +25,7 @@ from rollbus_wire.messages import (
     Welcome,
     fields_hash,
 )
+from rollbus_wire.places import own_traceback
 from rollbus_wire.spec import EnvSpec
 
 #: What `Welcome` promises; a peer that hears nothing for three of these dials in again.
@@ -161,7 +162,7 @@ class Peers:
             self._outcome(session, request, message)
             return
         text = getattr(message, "text", f"answered {message.kind}")
-        text = f"{request.kind} failed: {text} ({request.asker.where(request)}); {ADVICE}"
+        text = f"{text} ({request.asker.where(request)}); {ADVICE}"
         text = self._tell_failure(session, request, text, str(getattr(message, "traceback", "")))
         self._count_failure(session, text)
         request.asker.failed(request)
@@ -176,15 +177,15 @@ class Peers:
             self._counters.failed_in_a_row += len(request.places)
             return
         if bad is not None:
-            text = self._tell_failure(session, request, bad.text)
+            text = self._tell_failure(session, request, bad.text, bad.traceback)
             if bad.whole:
                 self._count_failure(session, text)
         if request.kind == "step" and (bad is None or not bad.whole):
             session.failures = 0
 
     def _tell_failure(self, session: Session, request: Request, text: str, traceback: str = "") -> str:
-        """Log it and keep it for the heartbeat; ``text`` with the traceback."""
-        whole = f"{text}\n{traceback.rstrip()}" if traceback else text
+        """Log it and keep it for the heartbeat; ``text`` with the frames that are the environment's."""
+        whole = f"{text}\n{own_traceback(traceback)}" if traceback else text
         self.last_failure = f"{session.name}: {whole}"
         if self._failures.add(text, peer=session.name, request=request.kind, text=text, traceback=traceback):
             self.failure = self.last_failure

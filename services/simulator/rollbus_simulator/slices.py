@@ -265,9 +265,10 @@ class Slice(Tenancy):
         failure = None
         if finite is not None:
             bad, good = request.part(~finite), request.part(finite)
-            first = self._check.non_finite(reward, obs, int(np.flatnonzero(~finite)[0]))
-            failure = NonFinite(f"{first} ({self.where(bad)}); {ADVICE}", not finite.any())
-            self._counters.non_finite += len(bad.places)
+            first = message.failure or self._check.non_finite(reward, obs, int(np.flatnonzero(~finite)[0]))
+            text = f"{first} ({self.where(bad)}); {ADVICE}"
+            failure = NonFinite(text, not finite.any(), message.traceback or "")
+            self._counters.non_finite += 0 if message.failure else len(bad.places)
             if finite.any():
                 self.outcome(good, subset(message, finite))
             self.failed(bad)

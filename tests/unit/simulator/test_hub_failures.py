@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hub_kit import Actor, Log, Script
@@ -15,7 +16,7 @@ from rollbus_core.config.models import EnvConfig
 from rollbus_simulator.episodes import EpisodeList, EpisodeSource, TrainingEpisodes
 from rollbus_simulator.failures import MAX_KINDS, FailureLog, max_failed_episodes, where
 from rollbus_simulator.hub import Hub
-from rollbus_wire.env import StepResult
+from rollbus_wire.env import Rows, StepResult
 from rollbus_wire.errors import RollbusError
 from rollbus_wire.link import Poller, ZmqLink, local_pair
 from rollbus_wire.messages import Goodbye
@@ -123,7 +124,7 @@ def test_an_environment_that_fails_in_every_episode_ends_the_hub(
         run.turn_for(60)
     words = [*words, "arm", "row", "env step 3", "rollbus_wire.check"]
     assert all(word in run.hub._peers.failure for word in words)
-    for word in ["hub hub-0", "failed in 50 episodes", *words]:
+    for word in ["hub hub-0", "failed in 50 episodes", "The limit is 50", *words]:
         assert word in str(raised.value)
     assert run.hub.counters.episodes == 0 and run.hub.counters.interrupted == 50
     assert len(run.failures()) == 1 and words[0] in run.failures()[0]["text"]
@@ -182,6 +183,40 @@ def test_a_batch_with_a_good_row_is_no_failure_of_the_whole(rig: Any) -> None:
         run.turn()
     assert run.hub.counters.episodes >= 11 and len(run.hub._peers.sessions) == 1
     assert "reward is nan (row 1, env step 1 of the episode)" in run.hub._peers.failure
+
+
+class Exploding:
+    """Of one row: raises at every ``period``-th step of all its life."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, period: int) -> None:
+        self.period, self.steps, self.life = period, 0, 0
+
+    def reset(self, *, seed: int, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps, self.life = self.steps + 1, self.life + 1
+        if self.period and self.life % self.period == 0:
+            raise RuntimeError("joint 3 exploded")
+        return np.zeros(2, np.float32), 1.0, self.steps >= 5, False, {}
+
+
+def test_a_row_that_raises_interrupts_no_other(rig: Any) -> None:
+    run = rig(Rows([Exploding(0), Exploding(3)]))
+    while run.hub.counters.interrupted < 60:
+        run.turn()
+    # Row 0 loses nothing: an episode per 5 steps, where row 1 fails every third step and is reset.
+    assert run.hub.counters.episodes >= 60 * 3 // 5 - 1 and run.hub.counters.failed_in_a_row <= 2
+    assert run.hub.counters.non_finite == 0 and len(run.hub._peers.sessions) == 1
+    told = run.hub._peers.failure
+    assert "row 1 failed in step: RuntimeError: joint 3 exploded, in step() of" in told
+    assert "(row 1, env step 3 of the episode)" in told
+    assert "rollbus_wire" not in told.partition("Traceback")[2] and "test_hub_failures.py" in told
+    assert "rollbus_wire/env.py" in run.failures()[0]["traceback"], "the log has all of it"
 
 
 def test_the_bound_follows_the_rows() -> None:

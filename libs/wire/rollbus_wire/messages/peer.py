@@ -89,6 +89,9 @@ class Outcome(Message):
     states: Optional[List[bytes]] = None
     #: Further named columns, only those the hub asked for.
     extras: Optional[Arrays] = None
+    #: What the rows whose reward is NaN raised, if they did: the first of them.
+    failure: Optional[str] = None
+    traceback: Optional[str] = None
 
 
 @dataclass
