@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,13 @@ def _check_manifest(manifest: Any) -> None:
             raise ValueError(f"{key} is {short(manifest[key])}")
 
 
+def check_listed(path: Path, manifest: Mapping[str, Any], *names: str) -> None:
+    """Raise `CheckpointError` unless the manifest has a digest of each file."""
+    for name in names:
+        if name not in manifest["files"]:
+            raise CheckpointError(f"{path / MANIFEST} has no digest of {name}; use another checkpoint")
+
+
 def newest_whole(folder: Path) -> tuple[Path, list[str]]:
     """The newest checkpoint that is not damaged, and what is wrong with newer ones.
 
@@ -171,6 +178,7 @@ def load_policy_tensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[s
     with held(path):
         manifest = read_manifest(path)
         names = manifest.get("published")
+        check_listed(path, manifest, MODEL)
         if names is None:
             raise CheckpointError(
                 f"{path / MANIFEST} does not say what was published; use another checkpoint"
@@ -193,15 +201,15 @@ def take_lineage(folder: Path) -> int:
     file is damaged.
     """
     path = folder / "lineage"
+    highest = max((_age(each)[0] for each in listed(folder)), default=-1)
     text = path.read_bytes().strip() if path.exists() else b"0"
     if not text.isdigit() or len(text) > 9:
-        highest = max((_age(each)[0] for each in listed(folder)), default=0)
         raise CheckpointError(
             f"{path} is damaged: it holds {short(text)}, not the number of this start of the learner; "
-            f"write a number into it that no start had (the checkpoints know of {highest}), or use another "
-            "--run-dir"
+            f"write a number into it that no start had (the checkpoints know of {max(highest, 0)}), or use "
+            "another --run-dir"
         )
-    lineage = int(text)
+    lineage = max(int(text), highest + 1)
     write_atomic(path, str(lineage + 1).encode())
     return lineage
 

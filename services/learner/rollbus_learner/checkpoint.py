@@ -21,6 +21,7 @@ from rollbus_core.checkpoints import (
     CONFIG,
     MODEL,
     OPTIMISER,
+    check_listed,
     held,
     listed,
     load_policy_tensors,
@@ -157,6 +158,7 @@ class Checkpoints:
         path = resolve(self.folder, which)
         with held(path):
             manifest = read_manifest(path)
+            check_listed(path, manifest, MODEL, OPTIMISER)
             if lacking := [name for name in asdict(training.counters) if name not in manifest]:
                 raise CheckpointError(f"{path} does not say {', '.join(lacking)}; use another checkpoint")
             try:

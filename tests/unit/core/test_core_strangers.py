@@ -143,6 +143,17 @@ def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
         read_manifest(path)
 
 
+def test_a_file_without_a_digest_is_not_read(tmp_path: Path) -> None:
+    path = checkpoint(
+        tmp_path / "c", save({"policy.w": np.zeros(1, np.float32)}), published={"w": "policy.w"}
+    )
+    load_policy_tensors(path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"files": {}}))
+    with pytest.raises(CheckpointError, match="has no digest of model.safetensors"):
+        load_policy_tensors(path)
+
+
 @pytest.mark.parametrize("published", [None, 3, ["w"], {"w": 3}, {"w": "other"}])
 def test_names_that_lead_nowhere_are_refused(tmp_path: Path, published: Any) -> None:
     path = checkpoint(tmp_path / "c", save({"policy.w": np.zeros(1, np.float32)}), published=published)

@@ -162,6 +162,11 @@ def test_a_resumed_lineage_with_fewer_steps_is_newer(tmp_path):
 
 def test_lineages_are_never_given_twice(tmp_path):
     assert [take_lineage(tmp_path) for _ in range(3)] == [0, 1, 2]
+    (tmp_path / "000000000640-7.2").mkdir()  # the file is older than what it counts
+    assert [take_lineage(tmp_path) for _ in range(2)] == [8, 9]
+    (tmp_path / "lineage").unlink()
+    assert take_lineage(tmp_path) == 8
+    (tmp_path / "000000000640-7.2").rmdir()
 
 
 def test_a_damaged_number_of_the_lineage_names_its_file(tmp_path):
