@@ -159,8 +159,8 @@ class RunPaths:
             pid = os.read(descriptor, 20).decode() or "?"
             os.close(descriptor)
             raise AlreadyRuns(
-                f"{member} of the run in {self.root} runs already, as process {pid}; end that one first, or "
-                "serve another --index"
+                f"{member} of the run in {self.root} runs already, as process {pid}; end that one first, or, "
+                "of hubs and actors, serve another --index"
             ) from None
         os.truncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -31,4 +32,14 @@ def plugin(function: Callable[..., Any]) -> SimpleNamespace:
                 raise
             raise ConfigError("env.kwargs %s: %s" % (config.kwargs, error)) from error
 
-    return SimpleNamespace(Config=Config, needs=(), make=make)
+    def problem(config: Config) -> str:
+        """Why the function does not take ``config.kwargs``; empty: it does, or nobody can tell."""
+        try:
+            inspect.signature(function).bind_partial(**config.kwargs)
+        except TypeError as error:
+            return "%s%s: %s" % (getattr(function, "__name__", "it"), inspect.signature(function), error)
+        except ValueError:
+            pass
+        return ""
+
+    return SimpleNamespace(Config=Config, needs=(), make=make, problem=problem, checked="kwargs")

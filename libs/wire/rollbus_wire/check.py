@@ -10,6 +10,7 @@ import argparse
 import importlib
 import os
 import sys
+import threading
 import traceback
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -17,6 +18,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from .checker import Checker
 from .checks import CHECKS
 from .errors import RollbusError, SpecError
+from .places import place_of_thread
+
+#: The first check.
+MADE = "it can be made"
+#: Each check of the command line may last so long, unless told.
+LIMIT_S = 60.0
 
 
 @dataclass
@@ -53,23 +60,29 @@ class Report:
         return "\n".join(lines)
 
 
-def check_env(make_env: Callable[..., Any], num_rows: int = 2, steps: int = 200) -> Report:
+def check_env(
+    make_env: Callable[..., Any], num_rows: int = 2, steps: int = 200,
+    begins: Callable[[str], None] = lambda check: None,
+) -> Report:  # fmt: skip
     """Run ``make_env`` through all checks.
 
     ``make_env`` makes one Gymnasium-style environment (called per row) or a batched `Env`; if it
-    has a required argument, it gets the number of rows. Several instances are made in turn.
+    has a required argument, it gets the number of rows. Several instances are made in turn. ``begins`` is
+    told each check before it runs.
     """
+    begins(MADE)
     try:
         checker = Checker(make_env, num_rows, steps)
     except Exception as error:
         if isinstance(error, RollbusError) and not isinstance(error, SpecError):
             raise
         name = getattr(make_env, "__name__", type(make_env).__name__)
-        return Report(name, problems=[Problem("it can be made", _told(error))])
+        return Report(name, problems=[Problem(MADE, _told(error))])
     report = Report(checker.spec.name)
     raised: Dict[Tuple[str, str], str] = {}
     try:
         for name, check, reason_to_skip in CHECKS:
+            begins(name)
             try:
                 reason = reason_to_skip(checker)
                 texts = [] if reason else list(check(checker))
@@ -86,6 +99,32 @@ def check_env(make_env: Callable[..., Any], num_rows: int = 2, steps: int = 200)
     finally:
         checker.env.close()
     return report
+
+
+class _Watch:
+    """Says on stderr which check runs; one that lasts too long ends the process, which nothing else can."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s, self._thread = limit_s, threading.get_ident()
+        self._timer: Optional[threading.Timer] = None
+
+    def begins(self, check: str) -> None:
+        self.ends()
+        print("checking: %s" % check, file=sys.stderr, flush=True)
+        self._timer = threading.Timer(self._limit_s, self._hangs, [check])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def ends(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _hangs(self, check: str) -> None:
+        place = place_of_thread(self._thread)
+        where = "it is in %s" % place if place else "nobody knows where"
+        text = "has not ended within %g s (--limit): %s" % (self._limit_s, where)
+        print("  PROBLEM  %s" % Problem(check, text), flush=True)
+        os._exit(1)
 
 
 def _identity(error: Exception) -> Tuple[str, str]:
@@ -126,13 +165,18 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("factory", help="module:factory")
     parser.add_argument("--num-rows", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that one check may last")
     given = parser.parse_args(arguments)
     sys.path.insert(0, "")
+    watch = _Watch(given.limit)
     try:
-        report = check_env(load_factory(given.factory), given.num_rows, given.steps)
+        watch.begins("import %s" % given.factory)
+        report = check_env(load_factory(given.factory), given.num_rows, given.steps, watch.begins)
     except RollbusError as error:
         print("error: %s" % error, file=sys.stderr)
         return 2
+    finally:
+        watch.ends()
     print(report)
     return 0 if report.ok else 1
 

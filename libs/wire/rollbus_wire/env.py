@@ -117,6 +117,8 @@ class Rows(Env):
                     "%s has no %s; set self.%s in __init__, for example to a gymnasium.spaces.Box"
                     % (type(_chain(first)[-1]).__name__, space, space)
                 )
+        if not _takes_seed(first):
+            raise SpecError(_OLD_RESET % type(first).__name__)
         self._observations = Observations(first.observation_space)
         action, self._to_env = action_spec(first.action_space)
         if has_success is None:
@@ -143,8 +145,14 @@ class Rows(Env):
         places = rows.tolist()
         for row, seed, option in zip(places, np.asarray(seeds).tolist(), given):
             try:
-                self._latest[row], _ = self.envs[row].reset(seed=seed, options=option)
+                answer = self.envs[row].reset(seed=seed, options=option)
+                if not isinstance(answer, tuple) or len(answer) != 2:
+                    raise SpecError(_OLD_RESET % type(_chain(self.envs[row])[-1]).__name__)
+                self._latest[row] = answer[0]
             except Exception as error:
+                old = [each for each in _chain(self.envs[row]) if not _takes_seed(each)]
+                if isinstance(error, TypeError) and old:
+                    raise SpecError(_OLD_RESET % type(old[0]).__name__) from error
                 raise _failed("reset", row, error) from error
         return self._observations.gather([self._latest[row] for row in places])
 
@@ -250,6 +258,23 @@ def _is_batched(env: Any) -> bool:
 
 def _is_single(env: Any) -> bool:
     return not isinstance(env, type) and hasattr(env, "step") and hasattr(env, "reset")
+
+
+_OLD_RESET = (
+    "%s has another reset() than Gymnasium's: def reset(self, *, seed=None, options=None), which returns "
+    "(observation, info); change it, or wrap the environment (gymnasium.Wrapper)"
+)
+
+
+def _takes_seed(env: Any) -> bool:
+    """Whether `reset` can be called with ``seed`` and ``options``."""
+    try:
+        inspect.signature(env.reset).bind(seed=0, options=None)
+    except TypeError:
+        return False
+    except ValueError:  # nobody knows
+        pass
+    return True
 
 
 def _failed(what: str, row: int, error: Exception) -> RollbusError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from typing import List, Sequence, Tuple
@@ -56,6 +57,13 @@ def place_of_stack(stack: str) -> str:
 def place_of_error(error: BaseException) -> str:
     """The same of where ``error`` was raised."""
     return _told(list(reversed(_frames(error))))
+
+
+def place_of_thread(ident: int) -> str:
+    """The same of where a thread of this process is now."""
+    frame = sys._current_frames().get(ident)
+    stack = traceback.extract_stack(frame) if frame is not None else []
+    return _told([(f.filename, f.lineno or 0, f.name) for f in reversed(stack)])
 
 
 def traceback_of(error: BaseException) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,7 +261,7 @@ def test_the_command_line(capsys):
     assert "PROBLEM" in capsys.readouterr().out
     for path in ("wire_examples", "no_such_module:x", "wire_examples:nothing"):
         assert check.main([path]) == 2
-        assert capsys.readouterr().err.startswith("error: ")
+        assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
     with pytest.raises(SpecError, match="module:factory"):
         check.load_factory("x")
 
@@ -321,3 +325,22 @@ def test_rotations_have_length_one():
     report = check_env(lambda: Turned(0.5), num_rows=2, steps=60)
     problem = next(p for p in report.problems if p.check == "rotations as stated")
     assert "observation 'obs' at step 1: elements 0 to 3 are no quat_xyzw: a length is 0.5" in problem.text
+
+
+def test_a_check_that_hangs_ends_with_its_place(tmp_path):
+    (tmp_path / "hangs.py").write_text(
+        "import time\nfrom wire_examples import Walk\n\n"
+        "class Hangs(Walk):\n    def step(self, action):\n        time.sleep(1000)\n"
+    )
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-m", "rollbus_wire.check", "hangs:Hangs", "--limit", "0.5"], cwd=str(tmp_path),
+        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, timeout=60,
+        text=True,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert (
+        "PROBLEM  data is as stated: has not ended within 0.5 s (--limit): it is in step() of " in ran.stdout
+    )
+    assert "hangs.py:6" in ran.stdout
+    assert ran.stderr.splitlines()[-1] == "checking: data is as stated"

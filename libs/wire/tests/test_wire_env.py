@@ -221,3 +221,18 @@ def test_channels_first_images_and_odd_observations():
     assert Observations(MultiDiscrete([2, 5])).specs["obs"].high == 4
     with pytest.raises(SpecError, match="Box, Discrete"):
         Observations(object())
+
+
+def test_a_reset_of_the_old_gym_is_named():
+    class Old(Walk):
+        def reset(self):
+            return self.observation()
+
+    class NoInfo(Walk):
+        def reset(self, seed=None, options=None):
+            return self.observation()
+
+    with pytest.raises(SpecError, match=r"Old has another reset\(\).*seed=None, options=None"):
+        Rows([Old()])
+    with pytest.raises(SpecError, match=r"NoInfo has another reset\(\).*returns \(observation, info\)"):
+        Rows([NoInfo()]).reset(ROWS[:1], SEEDS[:1], [])

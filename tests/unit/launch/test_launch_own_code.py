@@ -79,17 +79,18 @@ def test_a_function_that_takes_the_rows_makes_them_all() -> None:
     assert make_env("own_walk:all_rows", {"kwargs": {"kind": "memory"}}, 2).num_rows == 2
 
 
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        ("{name: 'own_walk:broken'}", r"making the environment: ZeroDivisionError: .*own_walk.py:\d+\)"),
-        ("{name: 'own_walk:Walk', kwargs: {sise: 1}}", r"env.kwargs \{'sise': 1\}: .*unexpected keyword"),
-    ],
-)  # fmt: skip
-def test_an_environment_that_cannot_be_made_is_told_with_its_line(env: str, message: str) -> None:
-    config = load(recipe(f"env: {env}")).recipe.env
-    with pytest.raises(ConfigError, match=message):
+def test_an_environment_that_cannot_be_made_is_told_with_its_line() -> None:
+    config = load(recipe("env: {name: 'own_walk:broken'}")).recipe.env
+    with pytest.raises(ConfigError, match=r"making the environment: ZeroDivisionError: .*own_walk.py:\d+\)"):
         env_maker(config)(1)
+
+
+def test_an_argument_that_the_class_does_not_take_is_refused_before_anything_starts() -> None:
+    said = r"r.yaml:1: env.kwargs: Walk\(size=2.0\): got an unexpected keyword argument 'sise'"
+    with pytest.raises(ConfigError, match=said):
+        load(recipe("env: {name: 'own_walk:Walk', kwargs: {sise: 1}}"))
+    with pytest.raises(ConfigError, match=r"env.kwargs \{'sise': 1\}: .*unexpected keyword"):
+        make_env("own_walk:Walk", {"kwargs": {"sise": 1}}, 1)
 
 
 def test_a_policy_does_not_act_in_another_environment() -> None:

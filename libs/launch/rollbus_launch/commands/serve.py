@@ -21,6 +21,8 @@ from rollbus_wire.limits import MAX_PROCESSES
 #: How long a service without a configuration of its own waits for another to bring it.
 CONFIG_WAIT_S = 30.0
 ROLES = ("broker", "source", "hub", "actor", "learner", "evaluator")
+#: A run has one of each of these.
+SINGLE = frozenset({"broker", "source", "learner", "evaluator"})
 
 
 def add_parser(subparsers: Any) -> None:
@@ -56,17 +58,21 @@ def run(arguments: argparse.Namespace) -> int:
     unknown = [role for role in roles if role not in ROLES]
     if unknown or len(set(roles)) != len(roles):
         raise ConfigError(f"{arguments.services!r}: give services joined by '+', of: {', '.join(ROLES)}")
+    index = _index(arguments.index, roles)
     if not arguments.run_dir:
         raise ConfigError("say where the run is: --run-dir DIR or ROLLBUS_RUN_DIR")
     overrides = [*os.environ.get("ROLLBUS_SET", "").split(), *arguments.overrides]
     _settle_config(RunPaths(arguments.run_dir), arguments.config, overrides)
-    end(serve(roles, _index(arguments.index), Path(arguments.run_dir)))
+    end(serve(roles, index, Path(arguments.run_dir)))
 
 
-def _index(text: str) -> int | None:
+def _index(text: str, roles: list[str]) -> int | None:
     """None: any."""
+    single = sorted(SINGLE.intersection(roles))
     if text == "auto":
-        return None
+        return 0 if single else None
+    if single and text != "0":
+        raise ConfigError(f"--index {text!r}: a run has one {single[0]}, which has index 0")
     if not text.isdecimal() or int(text) >= MAX_PROCESSES:
         raise ConfigError(f"--index {text!r}: give 0 to {MAX_PROCESSES - 1}, or auto")
     return int(text)
