@@ -96,7 +96,7 @@ class Workers:
     def given_up(self, peer: str, why: str) -> None:
         """The worker that dialled in as ``peer`` was told to end."""
         for worker in self._of(peer):
-            worker.why = why
+            worker.why = why.partition("\n")[0]  # its traceback was told
 
     def poll(self) -> bool:
         """Start again what has ended; whether something had. Raises once a budget is spent.

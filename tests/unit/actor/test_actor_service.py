@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
 from rollbus_core.weights.base import to_image
 from rollbus_core.weights.shm import WeightReader, WeightWriter
-from rollbus_launch.audit import sent
+from rollbus_launch.audit_records import Records
 from rollbus_wire.errors import FaultReceived
 from rollbus_wire.link import drain, local_pair
 from rollbus_wire.messages import (
@@ -467,12 +468,14 @@ def test_deterministic_slices_have_passes_of_their_own(tmp_path: Path) -> None:
 def test_the_audit_has_every_chunk_before_it_is_sent_and_every_answer(tmp_path: Path) -> None:
     log = SentLog(tmp_path / "audit", "me")
     rig = Rig(tmp_path, [ScriptedHub([3, 4])], feed=feed(4), audit=log)
-    rig.run(lambda: len(sent(tmp_path / "audit")) == 2 and sent(tmp_path / "audit")[1].answered)
-    first, second = sent(tmp_path / "audit")
+    chunks = lambda: Records.read(tmp_path / "audit").chunks  # noqa: E731
+    rig.run(lambda: len(chunks()) == 2 and chunks()[1].answered)
+    first, second = chunks()
     assert (first.sequence, second.sequence) == (1, 2)
     steps = [(e, s) for e, begin, length in first.spans for s in range(begin, begin + length)]
     assert sorted(steps) == sorted(stream_of(3, 4) + stream_of(4, 4))
-    assert first.versions == ["0.1", "0.1"]
+    begun = json.loads((tmp_path / "audit" / "sent-me.jsonl").read_text().partition("\n")[0])
+    assert begun["versions"] == ["0.1", "0.1"]
 
 
 # --- recurrent state -------------------------------------------------------------------------------

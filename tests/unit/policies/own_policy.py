@@ -24,8 +24,8 @@ def make(config: Config, spec: Any, *, critic: bool, frame_stack: int = 1) -> An
     """A policy whose features are those of a module of one's own."""
     import torch
 
-    from rollbus_policies.wrap import wrap
+    from rollbus_policies.wrap import num_inputs, wrap
 
-    size = sum(array.size for array in spec.observation.values()) * frame_stack
+    size = num_inputs(spec, frame_stack)
     body = torch.nn.Sequential(torch.nn.Linear(size, config.width), torch.nn.ReLU())
     return wrap(body, config.width, spec, critic=critic, frame_stack=frame_stack)
