@@ -84,14 +84,14 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
                 f"{where}: {section} {config.name!r} needs {', '.join(missing)}, "
                 f"which is not installed; run: {extras.install_line(missing.values())}"
             )
-    if recipe.env.rotations and (lacking := extras.missing(extras.ROTATIONS)):
-        line = extras.install_line(map(extras.requirement, lacking))
-        where = located("env.rotations", origins)
-        lines.append(f"{where}: rotations need {lacking[0]}, which is not installed; run: {line}")
-    if recipe.data.sources and (lacking := extras.missing(extras.DATASETS)):
-        line = extras.install_line(map(extras.requirement, lacking))
-        where = located("data.sources", origins)
-        lines.append(f"{where}: data sets need {' and '.join(lacking)}, which is not installed; run: {line}")
+    for key, used, what, names in (
+        ("env.rotations", recipe.env.rotations, "rotations", extras.ROTATIONS),
+        ("data.sources", recipe.data.sources, "data sets", extras.DATASETS),
+    ):
+        if used and (lacking := extras.missing(names)):
+            line = extras.install_line(map(extras.requirement, lacking))
+            where = located(key, origins)
+            lines.append(f"{where}: {what} need {' and '.join(lacking)}, which is not installed; run: {line}")
     return lines
 
 

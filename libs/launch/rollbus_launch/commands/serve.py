@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 
 import zmq
 
+from rollbus_core.checkpoints import write_atomic
 from rollbus_core.paths import RunPaths
 from rollbus_wire import sockets
 from rollbus_wire.errors import ConfigError
@@ -110,6 +110,4 @@ def _settle_config(paths: RunPaths, config: Path | None, overrides: list[str]) -
 
     resolved = load(Path(config), overrides)
     paths.create()
-    temporary = paths.root / f".config-{os.getpid()}.yaml"
-    temporary.write_text(resolved.to_yaml())
-    shutil.move(temporary, paths.config)
+    write_atomic(paths.config, resolved.to_yaml().encode())
