@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from wire_examples import Walk
 
-from rollbus_wire import codec, telling
+from rollbus_wire import codec
 from rollbus_wire.client import Client
 from rollbus_wire.env import Rows
-from rollbus_wire.errors import DeadlineExceeded, FaultReceived, PeerLost, VersionMismatch, WireError
+from rollbus_wire.errors import DeadlineExceeded, FaultReceived, PeerLost, VersionMismatch
 from rollbus_wire.link import ZmqLink, drain, local_pair
 from rollbus_wire.messages import (
     Fault,
@@ -177,11 +177,6 @@ def test_refusal_goodbye_and_forgetting_close():
 
 
 # --- over sockets -------------------------------------------------------------------------------
-
-
-@pytest.fixture()
-def endpoint(tmp_path):
-    return "ipc://%s/peers" % tmp_path
 
 
 class Serving:
@@ -396,44 +391,3 @@ def test_a_goodbye_with_again_waits_for_the_next_hub(endpoint):
         assert serving.thread.is_alive()
     serving.thread.join(5)
     serving.end()
-
-
-SAYS = """
-import sys
-sys.path.insert(0, %r)
-from rollbus_wire import telling
-from rollbus_wire.peer import run_env
-from wire_examples import Walk
-telling.WAITS_S = 0.2
-run_env(Walk, sys.argv[1], num_rows=2)
-"""
-
-
-def test_a_script_says_that_it_waits_is_connected_and_has_lost_its_hub(endpoint):
-    script = [sys.executable, "-c", SAYS % str(Path(__file__).parent), endpoint]
-    peer = subprocess.Popen(script, stderr=subprocess.PIPE, text=True)
-    try:
-        assert peer.stderr.readline().startswith("rollbus: no hub answers at %s; waiting" % endpoint)
-        with Client(endpoint) as client:
-            client.wait_peer()
-            said = "rollbus: connected to the hub at %s: it has 2 rows of Walk" % endpoint
-            assert peer.stderr.readline().strip() == said
-            client.close("enough")
-        said = "rollbus: the hub at %s is gone: it says goodbye: enough" % endpoint
-        assert peer.stderr.read().strip() == said and peer.wait(10) == 0
-    finally:
-        peer.kill()
-        peer.wait()
-
-
-def test_what_is_said_goes_to_the_log_where_there_is_one(endpoint, caplog, capsys):
-    caplog.set_level("INFO", "rollbus.peer")
-    stopped = iter([False, True])
-    run_env(Walk, endpoint, stop=lambda: next(stopped))
-    telling.say("hello %d", 3)
-    assert "hello 3" in caplog.messages and capsys.readouterr().err == ""
-
-
-def test_a_forgotten_port_is_said():
-    with pytest.raises(WireError, match="'tcp://127.0.0.1' has no port; give tcp://HOST:PORT, such as"):
-        run_env(Walk, "tcp://127.0.0.1")
