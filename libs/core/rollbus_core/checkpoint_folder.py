@@ -20,6 +20,7 @@ from rollbus_core.checkpoints import (
     sync,
     write_atomic,
 )
+from rollbus_wire.errors import CheckpointError
 
 
 class CheckpointFolder:
@@ -37,6 +38,17 @@ class CheckpointFolder:
         for path in self.folder.glob(".*"):
             if path.is_dir() and path.name.startswith((".writing-", ".removing-")):
                 shutil.rmtree(path, ignore_errors=True)
+
+    def check(self) -> None:
+        """Raise `CheckpointError` if a run cannot write here, as in a copy of a run that followed links."""
+        for link in (self.folder / "last", self.folder / "best"):
+            if link.exists() and not link.is_symlink():
+                raise CheckpointError(
+                    f"{link} is no link, so it cannot be pointed at new checkpoints (a copy of a run that "
+                    "followed its links looks so); remove it if the checkpoint in it is beside it, too, or "
+                    "else give it that checkpoint's name (STEPS-LINEAGE.NUMBER, from its manifest.json)"
+                )
+        self.best_score()
 
     def write(self, manifest: Mapping[str, Any], files: Mapping[str, Callable[[Path], None]]) -> Path:
         """Make one checkpoint and point ``last`` at it; each of ``files`` writes itself to the path it gets.
@@ -70,11 +82,16 @@ class CheckpointFolder:
         return True
 
     def best_score(self) -> float:
-        """Score of ``best``, or minus infinity."""
+        """Score of ``best``, or minus infinity; raises `CheckpointError` if its file is damaged."""
+        path = self.folder / "best.json"
         try:
-            return float(json.loads((self.folder / "best.json").read_bytes())["score"])
+            return float(json.loads(path.read_bytes())["score"])
         except FileNotFoundError:
             return float("-inf")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CheckpointError(
+                f"{path} is damaged ({error}); remove it, then the next evaluation makes it anew"
+            ) from None
 
     def prune(self, protected: Iterable[Path] = ()) -> list[Path]:
         """Remove what need not stay; returns what was removed."""

@@ -201,6 +201,8 @@ def take_lineage(folder: Path) -> int:
     file is damaged.
     """
     path = folder / "lineage"
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path} is no file, so the learner cannot count its starts in it; remove it")
     highest = max((_age(each)[0] for each in listed(folder)), default=-1)
     text = path.read_bytes().strip() if path.exists() else b"0"
     if not text.isdigit() or len(text) > 9:

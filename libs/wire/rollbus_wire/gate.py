@@ -193,18 +193,23 @@ class GuardedLink(ZmqLink):
             self.gate.refuse(self.plane, "revoked" if entry else "unknown-key", role, who)
         raise zmq.Again()
 
+    def _check_kind(self, kind: Any) -> None:
+        self._forbid("message", roles.refusal(self.plane, self._entry.role, kind))
+
     def _open(self, frames: List[bytes], peer: bytes) -> Envelope:
         envelope = super()._open(frames, peer)
-        entry, reason = self._entry, "message"
-        refusal = roles.refusal(self.plane, entry.role, envelope.message)
-        if not refusal and self._senders.setdefault(envelope.sender, self._public) != self._public:
-            reason, refusal = "sender", "sender id %r belongs to another key" % envelope.sender[:32]
+        self._forbid("message", roles.join_refusal(self._entry.role, envelope.message))
+        if self._senders.setdefault(envelope.sender, self._public) != self._public:
+            self._forbid("sender", "sender id %r belongs to another key" % envelope.sender[:32])
         if len(self._senders) > _MAX_SENDERS:
             self._senders.popitem(last=False)
-        if refusal:
-            self.gate.refuse(self.plane, reason, entry.role, entry.name)
-            raise Forbidden(refusal)
         return envelope
+
+    def _forbid(self, reason: str, refusal: str) -> None:
+        """Count and raise ``refusal``, if there is one, of what is being opened."""
+        if refusal:
+            self.gate.refuse(self.plane, reason, self._entry.role, self._entry.name)
+            raise Forbidden(refusal)
 
     def send(self, message, to: bytes = b"", re: int = 0, id: int = 0) -> int:  # type: ignore[no-untyped-def]
         public = self._connections.get(to)

@@ -51,10 +51,9 @@ log = logging.getLogger("rollbus.link")
 #: unless something was sent over it or a `Poller` saw it readable: asking an empty one costs 3 us, and a busy
 #: loop has several.
 SILENCE_SHARE, MAX_SILENCE_S = 8, 0.002
-#: How often a silent link that was dialled with a key looks whether the key was refused.
-HANDSHAKE_S = 0.1
-#: How often a server that hangs up is warned of.
-WARN_S = 10.0
+#: How often a silent link that was dialled with a key looks whether the key was refused, and how often a
+#: server that hangs up is warned of.
+HANDSHAKE_S, WARN_S = 0.1, 10.0
 
 
 #: `keep_alive`: a silent other side is asked after the first; if it stays silent it is dialled anew after the
@@ -233,8 +232,11 @@ class ZmqLink(Link):
             raise WireError("envelope fields have wrong types")
         if len(sender) > MAX_KEY or len(run) > MAX_KEY:
             raise LimitExceeded("from or run is longer than %d characters" % MAX_KEY)
-        kind: Any = header.get("k")
+        self._check_kind(kind := header.get("k"))
         return Envelope(from_data(kind, header.get("b")), id, re, run, sender, peer)
+
+    def _check_kind(self, kind: Any) -> None:
+        """Raise `WireError` if no message of this kind is taken here; its body was not looked at."""
 
     def _answer_fault(self, error: WireError, peer: bytes) -> None:
         try:

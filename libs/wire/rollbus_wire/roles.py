@@ -46,16 +46,18 @@ ROLES = ("broker",) + tuple(DIALS)
 #: As what a key of this role may join the registry, where that is not its own name.
 _JOINS_AS = {"admin": "launcher"}
 _EVERYBODY = (m.Ping, m.Pong, m.Fault)
-_SETS: Dict[Tuple[str, str], FrozenSet[Type[Message]]] = {
-    (plane, role): frozenset(kinds + _EVERYBODY)
+#: (plane, role) -> kinds of messages.
+_KINDS: Dict[Tuple[str, str], FrozenSet[str]] = {
+    (plane, role): frozenset(cls.kind for cls in classes + _EVERYBODY)
     for plane, roles in MAY_SEND.items()
-    for role, kinds in roles.items()
+    for role, classes in roles.items()
 }
+_ALL_KINDS = frozenset(cls.kind for classes in m.PLANES.values() for cls in classes)
 
 
 def may_connect(plane: str, role: str) -> bool:
     """Whether a key of ``role`` may dial a socket of ``plane`` at all."""
-    return (plane, role) in _SETS
+    return (plane, role) in _KINDS
 
 
 def check_dialler(plane: str, name: str, role: str) -> None:
@@ -68,10 +70,18 @@ def check_dialler(plane: str, name: str, role: str) -> None:
         )
 
 
-def refusal(plane: str, role: str, message: Message) -> str:
-    """Why ``role`` may not send ``message`` to a socket of ``plane``; empty: it may."""
-    if type(message) not in _SETS.get((plane, role), ()):
-        return "a key of role %s may not send %s to a %s socket" % (role, message.kind, plane)
+def refusal(plane: str, role: str, kind: object) -> str:
+    """Why ``role`` may not send messages of ``kind`` to a socket of ``plane``; empty: it may.
+
+    What is no kind of message at all is not refused here.
+    """
+    if isinstance(kind, str) and kind in _ALL_KINDS and kind not in _KINDS.get((plane, role), ()):
+        return "a key of role %s may not send %s to a %s socket" % (role, kind, plane)
+    return ""
+
+
+def join_refusal(role: str, message: Message) -> str:
+    """Why a key of ``role`` may not join as ``message`` says; empty: it may, or this joins nothing."""
     if isinstance(message, m.Register) and message.role != _JOINS_AS.get(role, role):
         return "a key of role %s may not join as %s" % (role, message.role[:32])
     return ""

@@ -15,11 +15,13 @@ from wire_examples import Walk
 
 from rollbus_wire import keys, roles
 from rollbus_wire.client import Client
+from rollbus_wire.codec import pack
 from rollbus_wire.errors import AccessDenied, DeadlineExceeded, FaultReceived, PeerLost
 from rollbus_wire.gate import Gate, Refusal
 from rollbus_wire.link import ZmqLink, drain, wait_reply
 from rollbus_wire.messages import (
     PLANES,
+    PROTOCOL,
     Act,
     Attach,
     Detach,
@@ -251,6 +253,26 @@ def test_a_role_may_send_its_own_messages_only(rig: Rig, plane: str, role: str, 
     with pytest.raises(FaultReceived, match="may not"):
         raise_fault(link)
     exchange(bound, link)
+
+
+@pytest.mark.parametrize("body", [None, {}, {"table": 7}])
+def test_a_forbidden_message_is_forbidden_whatever_is_in_it(rig: Rig, body: Any) -> None:
+    bound = rig.bind("store")
+    link = rig.dial(bound, "someone", "actor")
+    exchange(bound, link)
+    link.socket.send_multipart(pack({"v": PROTOCOL[0], "k": "sample", "id": 7, "b": body}))
+    until(lambda: bound.recv() or rig.count("store", "message", "actor"), "the refusal")
+    assert rig.count("store", "message", "actor") == 1 and bound.rejected == {"forbidden": 1}
+
+
+@pytest.mark.parametrize("kind", ["no such thing", 7, ["sample"], None])
+def test_what_is_no_message_is_not_called_forbidden(rig: Rig, kind: Any) -> None:
+    bound = rig.bind("store")
+    link = rig.dial(bound, "someone", "actor")
+    exchange(bound, link)
+    link.socket.send_multipart(pack({"v": PROTOCOL[0], "k": kind, "id": 7, "b": {}}))
+    until(lambda: bound.recv() or bound.rejected, "the refusal")
+    assert bound.rejected == {"wire": 1} and not rig.gate.counts
 
 
 def raise_fault(link: ZmqLink) -> None:

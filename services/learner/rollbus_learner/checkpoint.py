@@ -88,6 +88,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int, config: Path | None = None) -> None:
         self.files, self._config = CheckpointFolder(folder, keep), config
+        self.files.check()
         self.files.sweep()
 
     @property

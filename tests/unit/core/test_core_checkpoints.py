@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rollbus_core.checkpoints import file_digest, newest_whole
+from rollbus_core.checkpoint_folder import CheckpointFolder
+from rollbus_core.checkpoints import file_digest, newest_whole, take_lineage
 from rollbus_wire.errors import CheckpointError
 
 
@@ -27,3 +28,32 @@ def test_the_newest_whole_one_is_taken_and_the_damage_told(tmp_path: Path) -> No
     (old / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="run.resume=never"):
         newest_whole(tmp_path)
+
+
+@pytest.mark.parametrize("link", ["last", "best"])
+def test_a_copy_that_followed_its_links_is_told_apart(tmp_path: Path, link: str) -> None:
+    path = write(tmp_path, "000000000010-0.1")
+    folder = CheckpointFolder(tmp_path, 3)
+    (tmp_path / link).symlink_to(path.name)
+    folder.check()
+    (tmp_path / link).unlink()
+    write(tmp_path, link)
+    with pytest.raises(CheckpointError, match=f"{link} is no link.*remove it"):
+        folder.check()
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"score": "x"}', '{"score": []}'])
+def test_a_damaged_best_is_named(tmp_path: Path, text: str) -> None:
+    folder = CheckpointFolder(tmp_path, 3)
+    folder.check()
+    (tmp_path / "best.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"best\.json is damaged.*remove it"):
+        folder.check()
+
+
+def test_starts_are_counted_in_a_file(tmp_path: Path) -> None:
+    assert [take_lineage(tmp_path), take_lineage(tmp_path)] == [0, 1]
+    (tmp_path / "lineage").unlink()
+    (tmp_path / "lineage").mkdir()
+    with pytest.raises(CheckpointError, match="lineage is no file.*remove it"):
+        take_lineage(tmp_path)

@@ -170,7 +170,7 @@ def to_data(message: Message) -> Dict[str, Any]:
     return {key: value for key, value in message.__dict__.items() if value is not None and key not in implied}
 
 
-def from_data(kind: str, data: Any) -> Message:
+def from_data(kind: Any, data: Any) -> Message:
     """The message ``kind`` with body ``data``, each field checked against its declared type."""
     table = _TABLES.get(kind) if isinstance(kind, str) else None
     if table is None:
