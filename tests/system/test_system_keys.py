@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from namespaces import Cable, why_not
@@ -150,13 +151,21 @@ class TwoHosts:
         return sum(float(line.split()[-1]) for line in self.metrics().splitlines() if line.startswith(label))
 
     def members(self) -> dict[str, str]:
-        """Name -> state, as an admin's key on the right may ask."""
+        """Name -> state."""
+        return {row["name"]: row["state"] for row in self._rows()}
+
+    def failures(self) -> dict[str, str]:
+        """Name -> what is known of why it failed or was lost."""
+        return {row["name"]: row["failure"] for row in self._rows()}
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """All members, as an admin's key on the right may ask."""
         words = [sys.executable, "-m", "rollbus_launch", "ps", str(self.runs[self.cable.right]), "--json"]
         done = subprocess.run(
             self.cable.command(self.cable.right, words), env=self.environment(self.cable.right),
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
-        return {m["name"]: m["state"] for m in json.loads(done.stdout)} if done.returncode == 0 else {}
+        return json.loads(done.stdout) if done.returncode == 0 else []
 
     def output(self, process: subprocess.Popen[str]) -> str:
         """All that ``process`` has said, once it has ended."""
@@ -274,6 +283,7 @@ def _revocation(hosts: TwoHosts, far: subprocess.Popen[str], run: Path) -> None:
     KeyFolder(hosts.keys).revoke("actor")
     wait_for(lambda: hosts.refused("registry", "revoked", "actor") >= 1, 10, "the live session is refused")
     wait_for(lambda: hosts.members().get("actor-0") == "lost", 20, "the registry has lost the actor")
+    assert "its key actor is revoked" in hosts.failures()["actor-0"], hosts.failures()
     time.sleep(1.0)  # what was committed before is learned from
     before = len(hosts.rollbus.lines(run / "metrics.jsonl"))
     time.sleep(2.0)

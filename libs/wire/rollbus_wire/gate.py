@@ -211,6 +211,12 @@ class GuardedLink(ZmqLink):
             self.gate.refuse(self.plane, reason, self._entry.role, self._entry.name)
             raise Forbidden(refusal)
 
+    def revoked(self, sender: str) -> str:
+        """The name of the key that ``sender`` used, if it is not on the list any more; empty otherwise."""
+        public = self._senders.get(sender)
+        entry = self.gate.allowed.get(public) if public else None
+        return "" if public is None or (entry and not entry.revoked) else entry.name if entry else public
+
     def send(self, message, to: bytes = b"", re: int = 0, id: int = 0) -> int:  # type: ignore[no-untyped-def]
         public = self._connections.get(to)
         if public is not None:

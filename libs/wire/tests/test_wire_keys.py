@@ -306,14 +306,16 @@ def test_nobody_speaks_in_anothers_name(rig: Rig) -> None:
 
 def test_revocation_ends_a_live_session(rig: Rig) -> None:
     bound = rig.bind("data")
-    link = rig.dial(bound, "act", "actor")
-    other = rig.dial(bound, "act-2", "actor")
+    link = rig.dial(bound, "act", "actor", sender="aaaa")
+    other = rig.dial(bound, "act-2", "actor", sender="bbbb")
     exchange(bound, link)
     exchange(bound, other)
+    assert bound.revoked("aaaa") == bound.revoked("cccc") == ""
     link.send(Ping())
     peer = until(bound.recv, "the ping").peer
     revoke(rig.folder, "act")
     until(lambda: rig.gate.allowed.get(link.key.public.decode()).revoked, "the list is reread", 2.0)
+    assert bound.revoked("aaaa") == "act" and bound.revoked("bbbb") == ""
     with pytest.raises(PeerLost, match="key act is revoked"):
         bound.send(Pong(), to=peer)
     for _ in range(5):

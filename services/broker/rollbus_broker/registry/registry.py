@@ -19,6 +19,7 @@ from rollbus_core.lines import is_no_room
 from rollbus_core.paths import RunPaths
 from rollbus_wire import shm
 from rollbus_wire.errors import PeerLost, WireError, short
+from rollbus_wire.gate import GuardedLink
 from rollbus_wire.limits import MAX_KEY, MAX_NAME, MAX_PEERS
 from rollbus_wire.link import Envelope, Link, drain
 from rollbus_wire.messages import (
@@ -99,6 +100,8 @@ class Registry:
             busy = True
             self._handle(envelope, now)
         for entry in self.membership.expire(now):
+            if isinstance(self.link, GuardedLink) and (key := self.link.revoked(entry.producer)):
+                entry.failure = f"its key {key} is revoked; give it another (rollbus keys create)"
             self._drop(entry, dead=False)
         return self._plan(now) or busy
 
