@@ -97,7 +97,8 @@ class Loop:
         from rollbus_core.version import Version
         from rollbus_simulator.episodes import TrainingEpisodes
         from rollbus_simulator.hub import Hub
-        from rollbus_wire.link import Poller, local_pair
+        from rollbus_wire.link import local_pair
+        from rollbus_wire.polling import Poller
 
         self.env, self._had_s = Verifier(longest), 0.0
         hub_end, actor_end = local_pair()

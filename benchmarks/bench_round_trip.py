@@ -32,9 +32,10 @@ from rollbus_policies.base import Act, PolicySpec
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
 from rollbus_wire.env import Env, StepResult
-from rollbus_wire.link import Envelope, Link, ZmqLink
+from rollbus_wire.link import Envelope, Link
 from rollbus_wire.messages import Message
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
+from rollbus_wire.zmq_link import ZmqLink
 
 ROWS = 64
 #: Name -> (dtype, shape of one observation, round trips of one repetition).

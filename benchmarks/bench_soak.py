@@ -77,7 +77,7 @@ def serve_hub(connections: int, folder: Path) -> None:
     from rollbus_core.descriptors import raise_limits
     from rollbus_simulator.episodes import TrainingEpisodes
     from rollbus_simulator.hub import Hub
-    from rollbus_wire.link import ZmqLink
+    from rollbus_wire.zmq_link import ZmqLink
 
     raise_limits()
     hub = Hub(
@@ -102,7 +102,7 @@ def serve_actors(actors: int, connections: int, folder: Path) -> None:
     from rollbus_core import service
     from rollbus_core.config.models import ActorConfig
     from rollbus_core.descriptors import raise_limits
-    from rollbus_wire.link import ZmqLink
+    from rollbus_wire.zmq_link import ZmqLink
 
     raise_limits()
     made = []
@@ -152,9 +152,9 @@ def serve_peers(count: int, name: str, folder: Path) -> None:
     """``count`` connections, each a peer of one row; writes the times of its ticks at the end."""
     from rollbus_core.descriptors import raise_limits
     from rollbus_envs import toy
-    from rollbus_wire.link import ZmqLink
     from rollbus_wire.messages import Goodbye
     from rollbus_wire.peer import Peer
+    from rollbus_wire.zmq_link import ZmqLink
 
     raise_limits()
     stop, ticks = _stop_signal(), Ticks(folder / f"{name}.json")

@@ -243,8 +243,8 @@ def relay_process(prefix: str, cast: str) -> None:
     """The relay of another host: what came, how long it took, and over how many bytes."""
     from rollbus_core.weights.age import age_s
     from rollbus_core.weights.relay import WeightRelay
-    from rollbus_wire.link import ZmqLink
     from rollbus_wire.messages import from_data
+    from rollbus_wire.zmq_link import ZmqLink
 
     relay = WeightRelay(Path(prefix), ZmqLink.connect, cast=cast)
     before = 0
@@ -263,8 +263,8 @@ def link_process(num_mb: str, repeat: str) -> None:
     """Inside the namespace: a learner whose versions change wholly or by 1 %, and two relays."""
     from rollbus_core.weights.served import ServedWriter
     from rollbus_core.weights.shm import WeightWriter
-    from rollbus_wire.link import ZmqLink
     from rollbus_wire.messages import to_data
+    from rollbus_wire.zmq_link import ZmqLink
 
     weights = tensors(float(num_mb))
     rng = np.random.default_rng(1)

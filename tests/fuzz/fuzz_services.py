@@ -15,8 +15,9 @@ from harness import Bytes, mutated
 from rollbus_wire.codec import pack
 from rollbus_wire.errors import PeerLost, RollbusError, WireError
 from rollbus_wire.limits import MAX_ELEMENTS_ASKED
-from rollbus_wire.link import Envelope, Link, ZmqLink
+from rollbus_wire.link import Envelope
 from rollbus_wire.messages import PROTOCOL, Message
+from rollbus_wire.zmq_link import ZmqLink
 
 #: Pollers want one; it is never connected.
 _NO_SOCKET = zmq.Context.instance().socket(zmq.DEALER)
@@ -35,9 +36,8 @@ class FedLink(ZmqLink):
     """A `ZmqLink` whose frames come from a list instead of a socket; what is sent is packed and dropped."""
 
     def __init__(self, *, bound: bool = True, run: str = "") -> None:
-        Link.__init__(self, run, "fuzzed")
+        super().__init__(_NO_SOCKET, run, "fuzzed")
         self.bound, self.endpoint, self._max_elements = bound, "fuzzed", MAX_ELEMENTS_ASKED
-        self.socket = _NO_SOCKET
         self.frames: list[list[bytes]] = []
         self.sent: list[Message] = []
 
@@ -63,12 +63,16 @@ class FedLink(ZmqLink):
         self.feed(*[bytes(frame) for frame in pack(header)])
 
     def recv(self) -> Envelope | None:
-        while self.frames:
+        while self.frames or self.waiting:
+            frames, peer = self._next()
             try:
-                return self._open(self.frames.pop(0), b"peer")
+                return self._open(frames, peer)
             except WireError as error:
                 self.rejects.add(error, b"", "fuzzed")
         return None
+
+    def _receive(self) -> list[bytes]:
+        return [b"peer", *self.frames.pop(0)] if self.bound else self.frames.pop(0)
 
     def send(self, message: Message, to: bytes = b"", re: int = 0, id: int = 0) -> int:
         from rollbus_wire.messages import to_data

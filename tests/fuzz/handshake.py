@@ -13,7 +13,6 @@ from rollbus_core.config.models import EnvConfig
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
 from rollbus_wire.env import Env, StepResult
-from rollbus_wire.link import Poller
 from rollbus_wire.messages import (
     Fault,
     GetState,
@@ -27,6 +26,7 @@ from rollbus_wire.messages import (
     Welcome,
 )
 from rollbus_wire.peer import Peer
+from rollbus_wire.polling import Poller
 
 ROWS = np.arange(2, dtype=np.int32)
 HUB = (

@@ -12,7 +12,6 @@ from rollbus_core.config.models import EnvConfig
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
 from rollbus_wire.errors import RollbusError
-from rollbus_wire.link import Poller
 from rollbus_wire.messages import (
     Act,
     Attach,
@@ -29,6 +28,7 @@ from rollbus_wire.messages import (
     Tick,
     Welcome,
 )
+from rollbus_wire.polling import Poller
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
 
 SPEC = EnvSpec(

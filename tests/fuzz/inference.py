@@ -17,9 +17,9 @@ from rollbus_launch.policy_service import PolicyService
 from rollbus_policies.base import Act as Decided
 from rollbus_policies.base import PolicySpec
 from rollbus_wire.errors import FaultReceived
-from rollbus_wire.link import Poller
 from rollbus_wire.messages import Attached, Decide, Detached, Fault, Ping, Tick
 from rollbus_wire.messages.data import plain_fields
+from rollbus_wire.polling import Poller
 
 ROWS = np.arange(2, dtype=np.int32)
 _X, _NO = {"x": np.zeros((2, 2), np.float32)}, {"x": np.zeros((0, 2), np.float32)}

@@ -18,9 +18,10 @@ from rollbus_wire.limits import (
     MESSAGES_PER_TURN,
     REJECTS_AT_ONCE,
 )
-from rollbus_wire.link import ZmqLink, drain
 from rollbus_wire.messages import Ping
+from rollbus_wire.polling import drain
 from rollbus_wire.rejects import Rejects
+from rollbus_wire.zmq_link import ZmqLink
 
 MAX_CPU_S, MAX_BYTES = 0.05, MIB
 

@@ -15,9 +15,10 @@ from nasty import MIB, NASTY, envelope
 
 from rollbus_core.paths import RunPaths
 from rollbus_wire.limits import IGNORED_S, REJECTS_AT_ONCE
-from rollbus_wire.link import Poller, ZmqLink, wait_reply
 from rollbus_wire.messages import Ping, Pong
 from rollbus_wire.peer import Peer
+from rollbus_wire.polling import Poller, wait_reply
+from rollbus_wire.zmq_link import ZmqLink
 
 #: Broker, hub with a dial-in peer, and an actor on the hub's socket; one process, real sockets between them.
 SERVE = """
@@ -32,7 +33,7 @@ from rollbus_core.config.models import ActorConfig, BrokerConfig, EnvConfig
 from rollbus_core.paths import RunPaths
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
-from rollbus_wire.link import ZmqLink
+from rollbus_wire.zmq_link import ZmqLink
 paths = RunPaths(sys.argv[1])
 paths.create()
 def link(): return ZmqLink.connect(paths.registry, paths.run_id, str(time.monotonic()))

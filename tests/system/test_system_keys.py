@@ -39,7 +39,7 @@ import sys, time
 from rollbus_wire import messages as m
 from rollbus_wire.errors import AccessDenied
 from rollbus_wire.keys import load
-from rollbus_wire.link import ZmqLink
+from rollbus_wire.zmq_link import ZmqLink
 address, run, what, key = sys.argv[1:5]
 said = {
     "notice": m.Notice("policy", [99, 99], 0, 1, 1, 1),

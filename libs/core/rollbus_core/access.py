@@ -15,8 +15,8 @@ from rollbus_core.key_folder import configured
 from rollbus_wire.gate import Gate
 from rollbus_wire.keys import Key, own_key
 from rollbus_wire.limits import MAX_FRAME_BYTES
-from rollbus_wire.link import ZmqLink
 from rollbus_wire.roles import BOUND_BY
+from rollbus_wire.zmq_link import ZmqLink
 
 #: By what name other hosts reach this one; by default its host name.
 HOST_VARIABLE = "ROLLBUS_HOST"

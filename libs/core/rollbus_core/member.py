@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollbus_wire.errors import PeerLost
-from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.link import Envelope, Link
 from rollbus_wire.messages import (
     PROTOCOL,
     Command,
@@ -26,6 +26,7 @@ from rollbus_wire.messages import (
     Registered,
     fields_hash,
 )
+from rollbus_wire.polling import drain
 
 DEFAULT_STAGE_DEADLINE_S = 2.0
 

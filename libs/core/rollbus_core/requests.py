@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from rollbus_wire.errors import PeerLost
 from rollbus_wire.limits import MAX_PEERS
-from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.link import Envelope, Link
 from rollbus_wire.messages import Message, Pong
+from rollbus_wire.polling import drain
 
 #: A request that may be answered much later, such as one for a ticket, is repeated this seldom in the end.
 MAX_REPEAT_S = 5.0
@@ -70,20 +71,24 @@ class Requests:
         return len(self._open)
 
     def poll(self) -> tuple[bool, list[Envelope]]:
-        """Deliver replies and repeat what is overdue: (anything done, other messages)."""
+        """Deliver replies and repeat what is overdue: (anything done, other messages).
+
+        What the receivers of replies ask in turn goes out together.
+        """
         others, busy = [], False
-        for envelope in drain(self.link):
-            busy = True
-            if isinstance(envelope.message, Pong):
-                continue
-            if not envelope.re:
-                others.append(envelope)
-                continue
-            entry = self._open.pop(envelope.re, None)
-            if entry is None:
-                self.late += 1
-            else:
-                entry.on_reply(envelope.message)
+        with self.link.together():
+            for envelope in drain(self.link):
+                busy = True
+                if isinstance(envelope.message, Pong):
+                    continue
+                if not envelope.re:
+                    others.append(envelope)
+                    continue
+                entry = self._open.pop(envelope.re, None)
+                if entry is None:
+                    self.late += 1
+                else:
+                    entry.on_reply(envelope.message)
         if self._open:
             self.link.keep_alive()
         if self.link.redials != self._redials:  # what was under way is lost
@@ -142,6 +147,12 @@ class Replies:
         if asked is not None:
             asked.answer = message
         self._send(message, envelope.peer if asked is None else asked.peer, envelope.id)
+
+    def answer_all(self, answers: Iterable[tuple[Envelope, Message]]) -> None:
+        """Answer many; those to one sender travel together."""
+        with self.link.together():
+            for envelope, message in answers:
+                self.answer(envelope, message)
 
     def _of(self, sender: str) -> OrderedDict[int, _Asked]:
         if sender not in self._sent:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rollbus_core.member import Member
-from rollbus_wire.link import Poller
+from rollbus_wire.polling import Poller
 
 
 class Service:

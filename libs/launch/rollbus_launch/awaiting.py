@@ -10,8 +10,9 @@ from typing import NamedTuple
 from rollbus_core.service import Service
 from rollbus_wire import shm
 from rollbus_wire.errors import DeadlineExceeded, PeerLost
-from rollbus_wire.link import Link, Poller, drain
+from rollbus_wire.link import Link
 from rollbus_wire.messages import ListMembers, Members
+from rollbus_wire.polling import Poller, drain
 from rollbus_wire.spec import EnvSpec
 
 ASK_EVERY_S = 0.05

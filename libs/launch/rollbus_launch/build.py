@@ -24,8 +24,9 @@ from rollbus_launch.policy_module import import_torch, make_policy
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.limits import MAX_FRAME_BYTES
-from rollbus_wire.link import Link, ZmqLink, local_pair
+from rollbus_wire.link import Link, local_pair
 from rollbus_wire.own_code import guard
+from rollbus_wire.zmq_link import ZmqLink
 
 #: The policy of a run; further ones (opponents, teachers) would get slots of their own.
 POLICY = "policy"

@@ -12,8 +12,8 @@ from typing import Any
 from rollbus_core.access import Access
 from rollbus_core.paths import REGISTRY, RunPaths, remove_dead
 from rollbus_wire.errors import ConfigError, DeadlineExceeded, PeerLost
-from rollbus_wire.link import wait_reply
 from rollbus_wire.messages import Command, ListMembers, Members, Message
+from rollbus_wire.polling import wait_reply
 
 LATEST = Path("runs/latest")
 #: The services of a run that was killed are gone after this long.

@@ -14,8 +14,8 @@ from rollbus_core.config.plugins import least_rows
 from rollbus_core.rotations import Conventions
 from rollbus_envs.worker import maker
 from rollbus_wire.errors import BindRefused, SpecError
-from rollbus_wire.link import ZmqLink
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec, TaskSpec
+from rollbus_wire.zmq_link import ZmqLink
 
 #: ZeroMQ gives an address up a little after its socket was closed: the next evaluation waits so long.
 REBIND_S = 1.0

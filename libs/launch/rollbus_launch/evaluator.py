@@ -18,8 +18,9 @@ from rollbus_core.service import Service
 from rollbus_launch.evaluation import Running, Settings
 from rollbus_launch.evaluation_result import Evaluation
 from rollbus_wire.errors import CheckpointError
-from rollbus_wire.link import Link, Poller
+from rollbus_wire.link import Link
 from rollbus_wire.messages import CheckpointSaved, Evaluated
+from rollbus_wire.polling import Poller
 
 BUILD_S = 60.0
 

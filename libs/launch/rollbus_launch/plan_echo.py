@@ -14,8 +14,9 @@ from statistics import median
 from typing import NamedTuple
 
 from rollbus_wire.errors import DeadlineExceeded
-from rollbus_wire.link import Poller, ZmqLink, drain
 from rollbus_wire.messages import Goodbye, Ping
+from rollbus_wire.polling import Poller, drain
+from rollbus_wire.zmq_link import ZmqLink
 
 #: The other process has this long to start.
 START_S = 20.0

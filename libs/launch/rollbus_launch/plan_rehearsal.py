@@ -24,7 +24,7 @@ from rollbus_launch.awaiting import AwaitingSpec
 from rollbus_launch.plan_memory import Growth
 from rollbus_launch.plan_recipe import quiet
 from rollbus_wire.errors import DeadlineExceeded
-from rollbus_wire.link import Poller
+from rollbus_wire.polling import Poller
 
 #: A rehearsal that does not come to work within this time is given up.
 PATIENCE_S = 60.0

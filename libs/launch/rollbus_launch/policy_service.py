@@ -17,8 +17,9 @@ from rollbus_core.service import Service
 from rollbus_policies.base import Ask, Mode, PolicySpec
 from rollbus_wire.errors import PeerLost, SpecError
 from rollbus_wire.limits import MAX_ROWS
-from rollbus_wire.link import Envelope, Link, Poller, drain
+from rollbus_wire.link import Envelope, Link
 from rollbus_wire.messages import Decide, Decided, Fault, Message, Ping, Pong
+from rollbus_wire.polling import Poller, drain
 from rollbus_wire.spec import EnvSpec
 
 

@@ -23,7 +23,7 @@ from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
 from rollbus_launch.nursery import Nursery
 from rollbus_launch.records import prepare_drawing
 from rollbus_wire.errors import ConfigError
-from rollbus_wire.link import Envelope, Poller
+from rollbus_wire.link import Envelope
 from rollbus_wire.messages import (
     CheckpointSaved,
     Command,
@@ -32,6 +32,7 @@ from rollbus_wire.messages import (
     ListMembers,
     Members,
 )
+from rollbus_wire.polling import Poller
 
 #: Services whose state is part of a checkpoint of a deterministic run.
 STATEFUL = frozenset({"hub", "actor", "learner"})

@@ -17,7 +17,7 @@ from .env import StepResult
 from .errors import DeadlineExceeded, FaultReceived, PeerLost, WireError
 from .gate import Gate
 from .keys import load as load_key
-from .link import Envelope, Poller, ZmqLink, drain
+from .link import Envelope
 from .messages import (
     PROTOCOL,
     Fault,
@@ -34,7 +34,9 @@ from .messages import (
     Welcome,
     fields_hash,
 )  # fmt: skip
+from .polling import Poller, drain
 from .spec import EnvSpec
+from .zmq_link import ZmqLink
 
 log = logging.getLogger("rollbus.client")
 

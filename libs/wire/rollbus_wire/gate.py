@@ -23,7 +23,8 @@ from . import roles, sockets
 from .errors import Forbidden, PeerLost
 from .keys import Allowed, AllowList, Key
 from .limits import MAX_FRAME_BYTES, REJECTS_PER_TURN
-from .link import Envelope, ZmqLink
+from .link import Envelope
+from .zmq_link import ZmqLink
 
 #: How often the list is looked at, so that a revocation acts within this long.
 REREAD_S = 0.2
@@ -179,16 +180,19 @@ class GuardedLink(ZmqLink):
         self._senders: OrderedDict[str, str] = OrderedDict()
 
     def _receive(self) -> List[Any]:
+        first = self.socket.recv(zmq.DONTWAIT, copy=False)
+        self._public = str(first.get("User-Id"))
+        return [first.bytes, *sockets.receive(self.socket, bound=False)]
+
+    def _next(self) -> Tuple[List[Any], bytes]:
         """The next message of somebody who is on the list now; so many of others at most are passed over."""
         for _ in range(REJECTS_PER_TURN):
-            first = self.socket.recv(zmq.DONTWAIT, copy=False)
-            frames = [first.bytes, *sockets.receive(self.socket, bound=False)]
-            public = str(first.get("User-Id"))
-            entry = self.gate.allowed.get(public)
+            frames, peer = super()._next()
+            public, entry = self._public, self.gate.allowed.get(self._public)
             if entry is not None and not entry.revoked:
-                _remember(self._connections, frames[0], public)
-                self._public, self._entry = public, entry
-                return frames
+                _remember(self._connections, peer, public)
+                self._entry = entry
+                return frames, peer
             role, who = (entry.role, entry.name) if entry else ("", public)
             self.gate.refuse(self.plane, "revoked" if entry else "unknown-key", role, who)
         raise zmq.Again()

@@ -10,6 +10,8 @@ MAX_FRAME_BYTES = 1 << 31
 #: The header, and every frame on planes that carry no large arrays (registry, requests for weights).
 MAX_HEADER_BYTES = 4 << 20
 MAX_FRAMES = 1024
+#: Messages that are sent as one transmission.
+MAX_TOGETHER = 64
 MAX_ARRAY_BYTES = 1 << 31
 MAX_DIMENSIONS = 8
 #: Entries of one list or map.

@@ -29,7 +29,7 @@ from .errors import (
 from .freshness import Freshness
 from .keys import Key
 from .keys import load as load_key
-from .link import Envelope, Link, Poller, ZmqLink, drain
+from .link import Envelope, Link
 from .messages import (
     PROTOCOL,
     Fault,
@@ -48,9 +48,11 @@ from .messages import (
     fields_hash,
 )  # fmt: skip
 from .places import place_of_error, traceback_of
+from .polling import Poller, drain
 from .roles import check_dialler
 from .stopping import stop_signals
 from .telling import Told
+from .zmq_link import ZmqLink
 
 log = logging.getLogger("rollbus.peer")
 

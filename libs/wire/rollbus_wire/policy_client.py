@@ -15,9 +15,10 @@ import numpy as np
 
 from .errors import DeadlineExceeded, FaultReceived, PeerLost, SpecError, WireError
 from .keys import load as load_key
-from .link import Poller, ZmqLink
 from .messages import Arrays, Decide, Decided, Fault, Message
+from .polling import Poller
 from .roles import check_dialler
+from .zmq_link import ZmqLink
 
 
 class PolicyClient:

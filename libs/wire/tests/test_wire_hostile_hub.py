@@ -16,7 +16,6 @@ from wire_examples import Walk
 
 from rollbus_wire import sockets
 from rollbus_wire.codec import pack
-from rollbus_wire.link import ZmqLink
 from rollbus_wire.messages import (
     PROTOCOL,
     Fault,
@@ -30,6 +29,7 @@ from rollbus_wire.messages import (
     Welcome,
 )
 from rollbus_wire.peer import REQUEST_BYTES, run_env
+from rollbus_wire.zmq_link import ZmqLink
 
 ROW = np.zeros(1, np.int32)
 

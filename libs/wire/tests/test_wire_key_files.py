@@ -13,8 +13,8 @@ from key_kit import make_key, revoke
 
 from rollbus_wire import keys
 from rollbus_wire.errors import AccessDenied, BindRefused
-from rollbus_wire.link import ZmqLink
 from rollbus_wire.sockets import announced, check_bind, split_key
+from rollbus_wire.zmq_link import ZmqLink
 
 # --- key files ---------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ def test_addresses_carry_keys() -> None:
 def test_an_ipc_socket_is_for_its_owner_only(tmp_path: Path) -> None:
     code = (
         "import os, sys; os.umask(0)\n"
-        "from rollbus_wire.link import ZmqLink\n"
+        "from rollbus_wire.zmq_link import ZmqLink\n"
         "link = ZmqLink.bind('ipc://' + sys.argv[1]); print('%o' % (os.stat(sys.argv[1]).st_mode & 0o777))"
     )
     done = subprocess.run(

@@ -18,7 +18,6 @@ from rollbus_wire.client import Client
 from rollbus_wire.codec import pack
 from rollbus_wire.errors import AccessDenied, DeadlineExceeded, FaultReceived, PeerLost
 from rollbus_wire.gate import Gate, Refusal
-from rollbus_wire.link import ZmqLink, drain, wait_reply
 from rollbus_wire.messages import (
     PLANES,
     PROTOCOL,
@@ -37,7 +36,9 @@ from rollbus_wire.messages import (
 )
 from rollbus_wire.peer import run_env
 from rollbus_wire.policy_client import PolicyClient
+from rollbus_wire.polling import drain, wait_reply
 from rollbus_wire.sockets import split_key
+from rollbus_wire.zmq_link import ZmqLink
 
 NOTICE = Notice("policy", [1, 0], 0, 1, 1, 1)
 

@@ -10,8 +10,10 @@ import zmq
 
 from rollbus_wire import codec, sockets
 from rollbus_wire.errors import BindRefused, DeadlineExceeded, FaultReceived, PeerLost, WireError
-from rollbus_wire.link import Poller, ZmqLink, drain, local_pair, wait_reply
+from rollbus_wire.link import local_pair
 from rollbus_wire.messages import Fault, Ping, Pong, Step
+from rollbus_wire.polling import Poller, drain, wait_reply
+from rollbus_wire.zmq_link import ZmqLink
 
 
 @pytest.fixture(params=["ipc", "tcp"])

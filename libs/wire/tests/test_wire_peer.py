@@ -18,7 +18,7 @@ from rollbus_wire import codec
 from rollbus_wire.client import Client
 from rollbus_wire.env import Rows
 from rollbus_wire.errors import DeadlineExceeded, FaultReceived, PeerLost, VersionMismatch
-from rollbus_wire.link import ZmqLink, drain, local_pair
+from rollbus_wire.link import local_pair
 from rollbus_wire.messages import (
     Fault,
     GetState,
@@ -34,6 +34,8 @@ from rollbus_wire.messages import (
     Welcome,
 )
 from rollbus_wire.peer import KEEP_REPLIES, Peer, run_env
+from rollbus_wire.polling import drain
+from rollbus_wire.zmq_link import ZmqLink
 
 ROWS = np.arange(2, dtype=np.int32)
 SEEDS = np.array([5, 6], np.int64)

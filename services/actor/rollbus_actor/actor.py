@@ -38,7 +38,7 @@ from rollbus_core.slabs import SlabFolder
 from rollbus_core.version import Version
 from rollbus_core.weights.base import WeightSource
 from rollbus_policies.base import Act, Ask, Mode, PolicySpec
-from rollbus_wire.link import Link, Poller
+from rollbus_wire.link import Link
 from rollbus_wire.messages import (
     Assign,
     Message,
@@ -50,6 +50,7 @@ from rollbus_wire.messages import (
     Released,
     from_data,
 )
+from rollbus_wire.polling import Poller
 
 
 class Actor(Service):

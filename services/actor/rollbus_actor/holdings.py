@@ -12,7 +12,7 @@ from rollbus_actor.shared import SharedMemory
 from rollbus_policies.base import Act as Decided
 from rollbus_policies.base import PolicySpec
 from rollbus_wire.errors import FaultReceived, PeerLost, SpecError, WireError
-from rollbus_wire.link import Link, Poller, drain
+from rollbus_wire.link import Link
 from rollbus_wire.messages import (
     Act,
     Attach,
@@ -25,6 +25,7 @@ from rollbus_wire.messages import (
     Tick,
     Waiting,
 )
+from rollbus_wire.polling import Poller, drain
 from rollbus_wire.spec import EnvSpec
 
 #: An `attach` without an answer is repeated after this long.

@@ -22,7 +22,9 @@ from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_wire.errors import BindRefused
 from rollbus_wire.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from rollbus_wire.link import Link, Poller, ZmqLink
+from rollbus_wire.link import Link
+from rollbus_wire.polling import Poller
+from rollbus_wire.zmq_link import ZmqLink
 
 #: /metrics is at most this old.
 PUBLISH_S = 0.5

@@ -20,8 +20,9 @@ from rollbus_core.slabs import SlabFolder
 from rollbus_learner.gather import SlabReader
 from rollbus_learner.rewards import Source
 from rollbus_wire.errors import StaleRead
-from rollbus_wire.link import Link, Poller
+from rollbus_wire.link import Link
 from rollbus_wire.messages import Annotate, Annotated, Batch, Fault, FetchUnannotated, Message, Unannotated
+from rollbus_wire.polling import Poller
 
 #: A judge (a large model, a person) may think about one chunk for so long.
 THINKS_S = 600.0

@@ -30,7 +30,7 @@ from rollbus_learner.schedule import Due, RecentReturn, Shares
 from rollbus_learner.streams import Streams
 from rollbus_learner.trainer import Trainer, check_gap, dump
 from rollbus_wire.errors import StaleRead
-from rollbus_wire.link import Link, Poller
+from rollbus_wire.link import Link
 from rollbus_wire.messages import (
     Batch,
     CheckpointSaved,
@@ -40,6 +40,7 @@ from rollbus_wire.messages import (
     Notice,
 )
 from rollbus_wire.own_code import guard
+from rollbus_wire.polling import Poller
 
 #: Stages may last this long; an update ten times the last one, at least the default.
 FIRST_UPDATE_S, CHECKPOINT_S = 120.0, 120.0

@@ -28,7 +28,7 @@ from rollbus_simulator.starts import Starts
 from rollbus_simulator.workers import RESTARTS, Workers
 from rollbus_wire.env import Env
 from rollbus_wire.errors import ConfigError, PeerLost, RollbusError, SpecError
-from rollbus_wire.link import Envelope, Link, Poller, drain, local_pair
+from rollbus_wire.link import Envelope, Link, local_pair
 from rollbus_wire.messages import (
     Act,
     Attach,
@@ -43,6 +43,7 @@ from rollbus_wire.messages import (
     Waiting,
 )
 from rollbus_wire.peer import Peer
+from rollbus_wire.polling import Poller, drain
 from rollbus_wire.rejects import rejected_by_plane
 from rollbus_wire.spec import EnvSpec
 

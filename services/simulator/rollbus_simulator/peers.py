@@ -12,7 +12,7 @@ from rollbus_simulator.failures import ADVICE, FailureLog
 from rollbus_simulator.sessions import Request, Session, spec_difference
 from rollbus_wire.errors import PeerLost, RollbusError, SpecError, short
 from rollbus_wire.limits import MAX_PEERS, MAX_ROWS
-from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.link import Envelope, Link
 from rollbus_wire.messages import (
     PROTOCOL,
     Fault,
@@ -26,6 +26,7 @@ from rollbus_wire.messages import (
     fields_hash,
 )
 from rollbus_wire.places import own_traceback
+from rollbus_wire.polling import drain
 from rollbus_wire.spec import EnvSpec
 
 #: What `Welcome` promises; a peer that hears nothing for three of these dials in again.

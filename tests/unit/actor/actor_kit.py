@@ -22,7 +22,7 @@ from rollbus_core.version import Version
 from rollbus_core.weights.digests import digest
 from rollbus_policies.base import Act as PolicyAct
 from rollbus_policies.base import Ask, PolicySpec
-from rollbus_wire.link import Link, Poller, drain, local_pair
+from rollbus_wire.link import Link, local_pair
 from rollbus_wire.messages import (
     Act,
     Attach,
@@ -36,6 +36,7 @@ from rollbus_wire.messages import (
     Ticket,
     TicketRequest,
 )
+from rollbus_wire.polling import Poller, drain
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
 
 SPEC = EnvSpec("counter", {"x": ArraySpec("float32", (3,))}, ActionSpec("discrete", num=[100]))

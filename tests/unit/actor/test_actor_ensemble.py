@@ -20,7 +20,8 @@ from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
 from rollbus_wire.errors import ConfigError
-from rollbus_wire.link import Poller, local_pair
+from rollbus_wire.link import local_pair
+from rollbus_wire.polling import Poller
 
 SPEC = PolicySpec(("float32", (3, 1)), {"log_prob": ("float32", (3,))}, chunk=3, execute=3)
 

@@ -20,7 +20,7 @@ from rollbus_core.weights.base import to_image
 from rollbus_core.weights.shm import WeightReader, WeightWriter
 from rollbus_launch.audit_records import Records
 from rollbus_wire.errors import FaultReceived
-from rollbus_wire.link import drain, local_pair
+from rollbus_wire.link import local_pair
 from rollbus_wire.messages import (
     Applied,
     Assign,
@@ -36,6 +36,7 @@ from rollbus_wire.messages import (
     Tick,
     to_data,
 )
+from rollbus_wire.polling import drain
 
 
 class ScriptedRegistry:

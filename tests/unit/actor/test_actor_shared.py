@@ -17,8 +17,9 @@ from rollbus_policies.base import Act, PolicySpec
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
 from rollbus_wire.env import Env, StepResult
-from rollbus_wire.link import Poller, ZmqLink
+from rollbus_wire.polling import Poller
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
+from rollbus_wire.zmq_link import ZmqLink
 
 ROWS, SHAPE = 3, (200, 200, 3)
 

@@ -21,7 +21,8 @@ from rollbus_policies import mlp, recurrent
 from rollbus_policies.base import Ask
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
-from rollbus_wire.link import Poller, local_pair
+from rollbus_wire.link import local_pair
+from rollbus_wire.polling import Poller
 
 
 @pytest.fixture

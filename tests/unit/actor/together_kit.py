@@ -21,8 +21,9 @@ from rollbus_core.weights.shm import WeightReader, WeightWriter
 from rollbus_envs import toy
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
-from rollbus_wire.link import Poller, ZmqLink, drain
 from rollbus_wire.messages import Batch, Consumed, OpenTable, Sample
+from rollbus_wire.polling import Poller, drain
+from rollbus_wire.zmq_link import ZmqLink
 
 
 class ScriptedLearner:

@@ -9,8 +9,9 @@ import numpy as np
 
 from rollbus_core.columns import Layout
 from rollbus_core.slabs import SlabFolder
-from rollbus_wire.link import Link, wait_reply
+from rollbus_wire.link import Link
 from rollbus_wire.messages import Commit, Message, OpenTable, Ticket, TicketRequest
+from rollbus_wire.polling import wait_reply
 
 QUEUE = {"sampler": "queue", "batch_steps": 64, "max_lag": 0, "max_bytes": 1 << 20}
 REPLAY = {"sampler": "replay", "min_steps": 32, "steps_per_update": 8, "max_bytes": 1 << 20}

@@ -10,8 +10,8 @@ from broker_kit import QUEUE, layout, open_table, ticket_request, write_chunk
 from rollbus_broker.store.store import Store
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.slabs import SlabFolder
-from rollbus_wire.link import ZmqLink
 from rollbus_wire.messages import Batch, Consumed, Sample, TableState, Ticket
+from rollbus_wire.zmq_link import ZmqLink
 
 WAIT_S = 5.0
 

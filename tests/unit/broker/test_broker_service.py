@@ -20,7 +20,6 @@ from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_core.slabs import SlabFolder
 from rollbus_wire.errors import BindRefused, FaultReceived
-from rollbus_wire.link import Poller, ZmqLink, drain
 from rollbus_wire.messages import (
     Assign,
     CheckpointSaved,
@@ -36,6 +35,8 @@ from rollbus_wire.messages import (
     TableState,
     Ticket,
 )  # fmt: skip
+from rollbus_wire.polling import Poller, drain
+from rollbus_wire.zmq_link import ZmqLink
 
 SERVE = """
 import signal, sys

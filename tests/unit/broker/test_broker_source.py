@@ -24,8 +24,9 @@ from rollbus_core.paths import RunPaths
 from rollbus_core.slabs import SlabFolder
 from rollbus_learner.gather import SlabReader
 from rollbus_wire.errors import ConfigError
-from rollbus_wire.link import Poller, ZmqLink, drain
 from rollbus_wire.messages import Batch, OpenTable, Sample, TableState
+from rollbus_wire.polling import Poller, drain
+from rollbus_wire.zmq_link import ZmqLink
 
 LENGTHS = (9, 1, 4, 6)
 STEPS = sum(LENGTHS)

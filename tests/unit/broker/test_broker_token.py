@@ -15,7 +15,7 @@ from rollbus_core.config.models import BrokerConfig
 from rollbus_core.key_folder import KeyFolder
 from rollbus_core.paths import RunPaths
 from rollbus_wire.errors import AccessDenied, BindRefused
-from rollbus_wire.link import Poller
+from rollbus_wire.polling import Poller
 
 TOKEN = b"a-token-of-some-length-0123456789"
 

@@ -15,8 +15,9 @@ from rollbus_core.key_folder import HTTP_TOKEN, KeyFolder, configured, default_f
 from rollbus_core.paths import RunPaths
 from rollbus_wire.errors import AccessDenied, BindRefused, ConfigError
 from rollbus_wire.keys import load
-from rollbus_wire.link import ZmqLink, wait_reply
 from rollbus_wire.messages import FetchWeights, Ping, Pong
+from rollbus_wire.polling import wait_reply
+from rollbus_wire.zmq_link import ZmqLink
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 import time
 
 from rollbus_core.requests import Replies, Requests
-from rollbus_wire.link import ZmqLink, drain, local_pair
+from rollbus_wire.link import local_pair
 from rollbus_wire.messages import Done, ListMembers, Ping
+from rollbus_wire.polling import drain
+from rollbus_wire.zmq_link import ZmqLink
 
 
 def test_a_repeated_request_is_handled_once_and_answered_again():

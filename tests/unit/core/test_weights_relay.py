@@ -20,8 +20,8 @@ from rollbus_core.weights.age import age_s, stamp
 from rollbus_core.weights.relay import LocalNotice, WeightRelay
 from rollbus_core.weights.served import ServedWriter
 from rollbus_core.weights.shm import WeightReader, WeightWriter
-from rollbus_wire.link import ZmqLink
 from rollbus_wire.messages import Notice, to_data
+from rollbus_wire.zmq_link import ZmqLink
 
 PATIENCE_S = 20.0
 
@@ -97,7 +97,7 @@ _ACTOR = """
 import json, sys, time, zlib
 from pathlib import Path
 from rollbus_core.weights.relay import WeightRelay
-from rollbus_wire.link import ZmqLink
+from rollbus_wire.zmq_link import ZmqLink
 from rollbus_wire.messages import from_data
 relay = WeightRelay(Path(sys.argv[1]), ZmqLink.connect)
 for line in sys.stdin:

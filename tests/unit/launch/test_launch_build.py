@@ -10,7 +10,7 @@ import pytest
 
 from rollbus_launch.environments import peer_link
 from rollbus_wire.errors import BindRefused
-from rollbus_wire.link import ZmqLink
+from rollbus_wire.zmq_link import ZmqLink
 
 
 def test_an_address_that_becomes_free_is_waited_for() -> None:

@@ -19,8 +19,9 @@ from rollbus_launch import environments, plan, plan_layouts, plan_trial, plan_tr
 from rollbus_launch.awaiting import AwaitingSpec
 from rollbus_launch.plan_layouts import Machines
 from rollbus_launch.plan_trial import Trial
-from rollbus_wire.link import Poller, local_pair
+from rollbus_wire.link import local_pair
 from rollbus_wire.messages import Members
+from rollbus_wire.polling import Poller
 
 FUSED, APART = ("broker", "hub+actor", "learner"), ("broker", "hub", "actor", "learner")
 

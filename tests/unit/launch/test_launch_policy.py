@@ -16,10 +16,11 @@ from rollbus_core.version import Version
 from rollbus_launch.policy_service import PolicyService
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_wire.errors import DeadlineExceeded, FaultReceived
-from rollbus_wire.link import Poller, ZmqLink
 from rollbus_wire.messages import Decided, Fault, Ping, Pong
 from rollbus_wire.policy_client import PolicyClient
+from rollbus_wire.polling import Poller
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
+from rollbus_wire.zmq_link import ZmqLink
 
 SPEC = EnvSpec(
     "toy",

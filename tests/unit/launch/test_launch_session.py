@@ -18,8 +18,8 @@ from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_launch import session
 from rollbus_launch.session import Session
-from rollbus_wire.link import ZmqLink
 from rollbus_wire.messages import CheckpointSaved, Evaluated
+from rollbus_wire.zmq_link import ZmqLink
 
 
 class Display:

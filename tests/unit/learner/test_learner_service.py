@@ -33,7 +33,6 @@ from rollbus_core.weights.shm import WeightReader, WeightWriter
 from rollbus_learner.learner import Learner
 from rollbus_learner.loop import NonFiniteLoss
 from rollbus_wire.errors import CheckpointError, Diverged
-from rollbus_wire.link import Poller, ZmqLink
 from rollbus_wire.messages import (
     CheckpointSaved,
     Commit,
@@ -43,7 +42,9 @@ from rollbus_wire.messages import (
     Ticket,
     TicketRequest,
 )
+from rollbus_wire.polling import Poller
 from rollbus_wire.spec import EnvSpec
+from rollbus_wire.zmq_link import ZmqLink
 
 LAYOUT = make_layout(4, 2, shape=(2,), finals=8)
 

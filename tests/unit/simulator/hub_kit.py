@@ -12,8 +12,9 @@ from rollbus_core.service import Service
 from rollbus_simulator.episodes import EpisodeSource, TrainingEpisodes
 from rollbus_simulator.hub import Hub
 from rollbus_wire.env import Env, StepResult
-from rollbus_wire.link import Link, Poller, drain, local_pair
+from rollbus_wire.link import Link, local_pair
 from rollbus_wire.messages import Act, Attach, Attached, Message, Tick
+from rollbus_wire.polling import Poller, drain
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec
 
 

@@ -18,9 +18,11 @@ from rollbus_simulator.failures import MAX_KINDS, FailureLog, max_failed_episode
 from rollbus_simulator.hub import Hub
 from rollbus_wire.env import Rows, StepResult
 from rollbus_wire.errors import RollbusError
-from rollbus_wire.link import Poller, ZmqLink, local_pair
+from rollbus_wire.link import local_pair
 from rollbus_wire.messages import Goodbye
 from rollbus_wire.peer import Peer
+from rollbus_wire.polling import Poller
+from rollbus_wire.zmq_link import ZmqLink
 
 ROWS = 2
 

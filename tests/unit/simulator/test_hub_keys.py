@@ -17,8 +17,9 @@ from rollbus_envs import toy
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import Hub
 from rollbus_wire.errors import AccessDenied
-from rollbus_wire.link import Poller, local_pair
+from rollbus_wire.link import local_pair
 from rollbus_wire.peer import run_env
+from rollbus_wire.polling import Poller
 
 
 @pytest.fixture

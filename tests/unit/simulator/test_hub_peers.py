@@ -19,7 +19,7 @@ from rollbus_core.config.models import EnvConfig
 from rollbus_core.service import Service
 from rollbus_simulator.episodes import EpisodeList, TrainingEpisodes
 from rollbus_simulator.hub import Hub
-from rollbus_wire.link import Poller, ZmqLink, local_pair, wait_reply
+from rollbus_wire.link import local_pair
 from rollbus_wire.messages import (
     PROTOCOL,
     Attached,
@@ -34,7 +34,9 @@ from rollbus_wire.messages import (
     Welcome,
 )
 from rollbus_wire.peer import Peer
+from rollbus_wire.polling import Poller, wait_reply
 from rollbus_wire.spec import ActionSpec
+from rollbus_wire.zmq_link import ZmqLink
 
 Started = Callable[..., tuple[Hub, Actor]]
 

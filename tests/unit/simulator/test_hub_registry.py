@@ -15,7 +15,7 @@ from rollbus_simulator.counters import Counters, Rates
 from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.hub import WITHDRAW_S, Hub
 from rollbus_wire.errors import ConfigError
-from rollbus_wire.link import LocalLink, Poller, drain, local_pair
+from rollbus_wire.link import LocalLink, local_pair
 from rollbus_wire.messages import (
     Attached,
     Detached,
@@ -29,6 +29,7 @@ from rollbus_wire.messages import (
     Tick,
 )
 from rollbus_wire.peer import Peer
+from rollbus_wire.polling import Poller, drain
 from rollbus_wire.spec import EnvSpec
 
 

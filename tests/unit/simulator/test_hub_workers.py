@@ -18,7 +18,9 @@ from rollbus_simulator.episodes import TrainingEpisodes
 from rollbus_simulator.failures import spans
 from rollbus_simulator.hub import Hub
 from rollbus_wire.errors import RollbusError
-from rollbus_wire.link import Poller, ZmqLink, local_pair
+from rollbus_wire.link import local_pair
+from rollbus_wire.polling import Poller
+from rollbus_wire.zmq_link import ZmqLink
 
 MY_ENV = """
 import os, time

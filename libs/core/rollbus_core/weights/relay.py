@@ -23,8 +23,9 @@ from rollbus_core.weights.encoding import decode, encode
 from rollbus_core.weights.shm import WeightReader, WeightWriter
 from rollbus_core.weights.stream import Arrived, StreamReader
 from rollbus_wire.errors import ConfigError, StaleRead, WireError
-from rollbus_wire.link import Link, Poller
+from rollbus_wire.link import Link
 from rollbus_wire.messages import Notice, from_data, to_data
+from rollbus_wire.polling import Poller
 
 #: How long a relay sleeps at most, and one that waits for the lock.
 TURN_S = 0.02

@@ -23,7 +23,7 @@ from rollbus_core.weights.copying import shared_pool
 from rollbus_core.weights.encoding import CASTS, encode
 from rollbus_core.weights.image import Layout
 from rollbus_wire.errors import PeerLost, StaleRead, WireError, short
-from rollbus_wire.link import Envelope, Link, Poller, drain
+from rollbus_wire.link import Envelope, Link
 from rollbus_wire.messages import (
     Fault,
     FetchChunk,
@@ -33,6 +33,7 @@ from rollbus_wire.messages import (
     WeightChunk,
     WeightManifest,
 )
+from rollbus_wire.polling import Poller, drain
 
 #: Small enough that a slow link has many to continue from, large enough that a message costs little.
 CHUNK_BYTES = 256 << 10

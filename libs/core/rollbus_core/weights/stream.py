@@ -19,8 +19,9 @@ from rollbus_core.weights.copying import copy_tensors, shared_pool
 from rollbus_core.weights.encoding import fitting
 from rollbus_core.weights.image import read_layout
 from rollbus_wire.errors import MissingPackage, PeerLost, StaleRead, WireError
-from rollbus_wire.link import Link, drain
+from rollbus_wire.link import Link
 from rollbus_wire.messages import Fault, FetchChunk, FetchWeights, Message, WeightChunk, WeightManifest
+from rollbus_wire.polling import drain
 
 #: Chunks asked for and not come: 8 MiB fill 1 Gbit/s with 60 ms round trip.
 WINDOW = 32

@@ -21,7 +21,7 @@ from rollbus_wire import shm
 from rollbus_wire.errors import PeerLost, WireError, short
 from rollbus_wire.gate import GuardedLink
 from rollbus_wire.limits import MAX_KEY, MAX_NAME, MAX_PEERS
-from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.link import Envelope, Link
 from rollbus_wire.messages import (
     PROTOCOL,
     Command,
@@ -42,6 +42,7 @@ from rollbus_wire.messages import (
     SlicesChanged,
     fields_hash,
 )
+from rollbus_wire.polling import drain
 
 _NAME = re.compile(r"[\w./-]{1,%d}" % MAX_KEY, re.ASCII)
 

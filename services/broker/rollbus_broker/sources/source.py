@@ -23,7 +23,7 @@ from rollbus_core.service import Service
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.digests import BEST, digest
 from rollbus_wire.errors import ConfigError
-from rollbus_wire.link import Link, Poller
+from rollbus_wire.link import Link
 from rollbus_wire.messages import (
     Commit,
     Committed,
@@ -34,6 +34,7 @@ from rollbus_wire.messages import (
     Ticket,
     TicketRequest,
 )
+from rollbus_wire.polling import Poller
 from rollbus_wire.spec import EnvSpec
 
 #: Reading one chunk may last this long.

@@ -49,7 +49,7 @@ from rollbus_wire.errors import (
     WireError,
 )
 from rollbus_wire.limits import MAX_REASON
-from rollbus_wire.link import Envelope, Link, drain
+from rollbus_wire.link import Envelope, Link
 from rollbus_wire.messages import (
     Annotate,
     Batch,
@@ -69,6 +69,7 @@ from rollbus_wire.messages import (
     Ticket,
     TicketRequest,
 )
+from rollbus_wire.polling import drain
 
 #: Answers remembered per sender; more than one actor can have waiting or in flight.
 KEEP_REPLIES = 4096
@@ -185,8 +186,7 @@ class Store:
         if self._disk_full:
             return False
         sent, self._outbox = self._outbox, []
-        for envelope, message in sent:
-            self._replies.answer(envelope, message)
+        self._replies.answer_all(sent)
         return bool(sent)
 
     # --- messages ---
