@@ -34,6 +34,7 @@ from rollbus_core.feed import TableConfig
 from rollbus_core.requests import Requests
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.digests import BEST, digest
+from rollbus_wire.link import Poller, ZmqLink
 from rollbus_wire.messages import (
     Batch,
     Commit,
@@ -45,8 +46,6 @@ from rollbus_wire.messages import (
     Ticket,
     TicketRequest,
 )
-from rollbus_wire.polling import Poller
-from rollbus_wire.zmq_link import ZmqLink
 
 #: Bytes of a chunk -> (chunks of a batch, chunks of one repetition).
 SIZES = {4096: (128, 12_800), 450_000: (16, 3200), 9_600_000: (1, 400)}
@@ -98,9 +97,8 @@ class Producer:
         while self._left:
             busy, _ = self._requests.poll()
             if self._tickets:
-                with self._link.together():
-                    for ticket in self._tickets:
-                        self._write(ticket)
+                for ticket in self._tickets:
+                    self._write(ticket)
                 self._tickets = []
             elif not busy:
                 poller.wait(0.05)

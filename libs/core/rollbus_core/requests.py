@@ -71,24 +71,20 @@ class Requests:
         return len(self._open)
 
     def poll(self) -> tuple[bool, list[Envelope]]:
-        """Deliver replies and repeat what is overdue: (anything done, other messages).
-
-        What the receivers of replies ask in turn goes out together.
-        """
+        """Deliver replies and repeat what is overdue: (anything done, other messages)."""
         others, busy = [], False
-        with self.link.together():
-            for envelope in drain(self.link):
-                busy = True
-                if isinstance(envelope.message, Pong):
-                    continue
-                if not envelope.re:
-                    others.append(envelope)
-                    continue
-                entry = self._open.pop(envelope.re, None)
-                if entry is None:
-                    self.late += 1
-                else:
-                    entry.on_reply(envelope.message)
+        for envelope in drain(self.link):
+            busy = True
+            if isinstance(envelope.message, Pong):
+                continue
+            if not envelope.re:
+                others.append(envelope)
+                continue
+            entry = self._open.pop(envelope.re, None)
+            if entry is None:
+                self.late += 1
+            else:
+                entry.on_reply(envelope.message)
         if self._open:
             self.link.keep_alive()
         if self.link.redials != self._redials:  # what was under way is lost
