@@ -41,10 +41,11 @@ quickstart: $(VENV)/.quickstart  ## install for the CPU, train CartPole, evaluat
 
 install: $(VENV)/.dev  ## .venv with everything for development
 
-# Paths of sockets are short (100 bytes), so the folder of the tests is, too.
+# Paths of sockets are short (100 bytes), so the folder of the tests is, too. In the order of their names the
+# long files of `system` come before the many small ones of `unit`, which fill what is left.
 test: $(VENV)/.dev  ## all tests but the long ones
 	@folder=$$(mktemp -d /tmp/rb.XXXX); \
-	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --basetemp $$folder; \
+	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder --basetemp $$folder; \
 	code=$$?; rm -rf $$folder; exit $$code
 
 test-long: $(VENV)/.dev  ## the tests that take minutes

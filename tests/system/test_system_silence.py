@@ -123,7 +123,7 @@ def test_sigterm_ends_each_service_under_load_within_five_seconds(rollbus: Runne
     assert runtime_folders(rollbus) == []
 
 
-@pytest.mark.parametrize("name", ["learner-0", "broker-0"])
+@pytest.mark.parametrize("name", ["learner-0", pytest.param("broker-0", marks=pytest.mark.long)])
 def test_what_hangs_for_good_is_killed_and_begins_anew(rollbus: Runner, name: str) -> None:
     """And nobody can be a second one of the same name meanwhile."""
     run = rollbus.folder / "run"
