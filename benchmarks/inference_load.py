@@ -21,6 +21,8 @@ import numpy as np
 from inference_nets import rows
 
 WARM_UP_S = 0.5
+#: An answer that takes longer is none: with many clients the last of a round waits for all others.
+PATIENCE_S = 60.0
 
 
 def main() -> None:
@@ -50,7 +52,7 @@ def _rollbus(
     asked = {}
     poller = zmq.Poller()
     for _ in range(clients):
-        client = PolicyClient(address)
+        client = PolicyClient(address, PATIENCE_S)
         poller.register(client.link.socket, zmq.POLLIN)
         client.send({"obs": obs})
         asked[client.link.socket] = [client, time.perf_counter()]
@@ -72,7 +74,7 @@ def _rollbus_asynchronous(
     from rollbus_wire.messages import Decided
     from rollbus_wire.policy_client import PolicyClient
 
-    client = PolicyClient(address)
+    client = PolicyClient(address, PATIENCE_S)
     sent = {client.send({"obs": obs}): time.perf_counter() for _ in range(clients)}
     while time.perf_counter() < until:
         number, answer = client.receive()
