@@ -198,7 +198,7 @@ class Display:
         still_s = self._motion.still_s(at)
         if still_s:
             rate = 0.0
-        elif not self._motion.begun:
+        elif not (rate and self._motion.begun):
             rate = None
         moves = rate and not stands_still(members) and not _lost(members)
         left_s = max(0, self.goal - done) / rate if rate and moves else None

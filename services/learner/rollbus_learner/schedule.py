@@ -64,26 +64,33 @@ class RecentReturn:
 
 
 class Shares:
-    """Steps per second and shares of time, over the last ``window_s`` seconds."""
+    """Steps per second and shares of time, over the last ``window_s`` seconds.
+
+    From the second update on those since the first: before it the services started.
+    """
 
     def __init__(self, now: float, window_s: float = 5.0) -> None:
-        self._window_s, self._busy_s = window_s, 0.0
+        self._window_s, self._busy_s, self._updates = window_s, 0.0, 0
         self._marks: deque[tuple[float, float, int]] = deque([(now, 0.0, 0)])
 
     def add(self, now: float, busy_s: float, steps: int) -> None:
         """``busy_s`` more seconds of work ended ``now``, and ``steps`` more steps were learned from."""
         self._busy_s += busy_s
+        self._updates += steps > 0
+        if steps and self._updates == 2:
+            while self._marks[0][2] == 0:
+                self._marks.popleft()
         self._marks.append((now, self._busy_s, self._marks[-1][2] + steps))
 
     def read(self, now: float) -> dict[str, float]:
-        """steps_per_s, busy, wait."""
+        """steps_per_s (0 before there is one), busy, wait."""
         while len(self._marks) > 2 and self._marks[1][0] < now - self._window_s:
             self._marks.popleft()
         then, busy_s, steps = self._marks[0]
         duration = max(now - then, 1e-3)
         busy = min(1.0, (self._busy_s - busy_s) / duration)
         return {
-            "steps_per_s": round((self._marks[-1][2] - steps) / duration, 1),
+            "steps_per_s": round((self._marks[-1][2] - steps) / duration, 1) if self._updates > 1 else 0.0,
             "busy": round(busy, 3),
             "wait": round(1.0 - busy, 3),
         }

@@ -249,4 +249,9 @@ def test_schedules():
     assert recent.mean == 13 / 4
     shares = Shares(0.0)
     shares.add(2.0, 1.0, 100)
-    assert shares.read(4.0) == {"steps_per_s": 25.0, "busy": 0.25, "wait": 0.75}
+    shares.add(3.0, 0.5, 0)  # a checkpoint
+    assert shares.read(4.0) == {"steps_per_s": 0.0, "busy": 0.375, "wait": 0.625}  # before it all started
+    shares.add(4.0, 1.5, 50)
+    shares.add(5.0, 0.5, 50)
+    assert shares.read(6.0) == {"steps_per_s": 25.0, "busy": 0.625, "wait": 0.375}
+    assert shares.read(12.0)["steps_per_s"] == 6.2  # the last two marks stay: 50 steps in 8 s
