@@ -75,6 +75,14 @@ def test_iql_prefers_what_was_better(beta, nearer):
     assert (off < 0.22) == nearer
 
 
+@pytest.mark.parametrize("module", [iql, cql])
+def test_the_policy_s_rate_falls_along_half_a_cosine(module):
+    algorithm = made(module, learning_rate_schedule="cosine")
+    rates = [algorithm.before_update(Progress(n, 0, 10**6, 100))["policy"] for n in (0, 25, 50, 75, 100)]
+    assert rates == pytest.approx([1.0, 0.8535534, 0.5, 0.1464466, 0.0], abs=1e-7)
+    assert "policy" not in made(module).before_update(Progress(50, 0, 10**6, 100))
+
+
 def test_iql_clones_with_flow_policies():
     policy = flow.make(
         flow.Config(width=16, num_heads=2, layers=1, expert_layers=1, chunk=1), SPEC, critic=False

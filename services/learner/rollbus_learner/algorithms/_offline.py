@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Literal
 
 from rollbus_core.config.models import option
 from rollbus_core.feed import Feed, TableConfig
@@ -20,6 +21,9 @@ class OfflineConfig(TransitionConfig):
     """Settings of draws from data."""
 
     steps_per_update: int = option(10, "Gradient steps of one update.", ge=1)
+    learning_rate_schedule: Literal["constant", "cosine"] = option(
+        "constant", "cosine: the policy's falls to 0 at the end of the run, along half a cosine."
+    )
 
     def feed(self, *, num_envs: int, num_slices: int, deterministic: bool) -> Feed:
         """Uniform draws of transitions of the data."""
@@ -39,6 +43,13 @@ class OfflineConfig(TransitionConfig):
 
 class Offline(Replay):
     """Observation statistics are there before the first step: no random steps were collected."""
+
+    def before_update(self, progress: Progress) -> dict[str, float]:
+        """The schedule of the policy's learning rate."""
+        factors = super().before_update(progress)
+        if self.config.learning_rate_schedule == "cosine":
+            factors["policy"] = 0.5 * (1.0 + math.cos(math.pi * progress.fraction))
+        return factors
 
     def label(self, batch: Batch, roles: Roles, progress: Progress) -> dict[str, float]:
         """Those of the first batch, before it is learned from."""

@@ -3,8 +3,8 @@
 V learns an upper expectile of Q over the data's actions, the policy clones actions with weight
 ``exp(beta (Q' - V))``, Q learns from V; no action outside the data is ever valued. The policy's loss is its
 own ``cloning_loss``: minus the log-prob where it has one, so that flow and diffusion policies, which have
-none, learn alike. Where it differs from the authors' code: no cosine schedule of the policy's step size;
-rewards are as they are in the data.
+none, learn alike. Where it differs from the authors' code: the cosine schedule of the policy's step size is
+an option; rewards are as they are in the data.
 """
 
 from __future__ import annotations
