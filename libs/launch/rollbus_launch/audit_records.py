@@ -81,8 +81,9 @@ class Records:
     draws: list[Draw] = field(default_factory=list)
     applied: list[Applied] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
-    #: Where each start of the learner went on.
+    #: Where each start of the learner went on, and the damaged checkpoints that it passed over.
     begun: list[Version] = field(default_factory=list)
+    passed_over: list[Version] = field(default_factory=list)
     dropped: dict[int, Dropped] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
     #: Lines that are no records, for people.
@@ -97,7 +98,9 @@ class Records:
         found.draws = found._lines(folder / "drawn.jsonl", _draw)
         found.applied = found._lines(folder / "applied.jsonl", _applied)
         found.unread = found._lines(folder / "unread.jsonl", _unread)
-        found.begun = found._lines(folder / "lineages.jsonl", _version)
+        starts = found._lines(folder / "lineages.jsonl", _start)
+        found.begun = [version for version, _ in starts]
+        found.passed_over = [version for _, versions in starts for version in versions]
         found.dropped = dict(found._lines(folder / "dropped.jsonl", _dropped))
         for path in sorted(folder.glob("sent-*.jsonl")):
             by_ticket: dict[int, Chunk] = {}
@@ -142,6 +145,11 @@ def _metrics(line: Any) -> Version | None:
 def _version(line: Any) -> Version:
     lineage, number = line["version"]
     return Version(int(lineage), int(number))
+
+
+def _start(line: Any) -> tuple[Version, list[Version]]:
+    """A start of the learner, and the versions of the checkpoints that it passed over."""
+    return _version(line), [_version({"version": each}) for each in line.get("passed_over", ())]
 
 
 def _draw(line: Any) -> Draw:
