@@ -158,7 +158,7 @@ def _judge_queue(verdict: Verdict, records: Records) -> None:
         if not line.consumed or sequence in ever
     }  # fmt: skip
     reasons |= {line.sequence: line.reason for line in records.unread if forks.survives(line.version)}
-    # The store frees what a checkpoint holds: where that is damaged, its updates are void and cannot be repeated.
+    # The store frees what a checkpoint holds; where that is damaged, its updates are void.
     for line in records.applied:
         if any(forks.holds(checkpoint, line.version) for checkpoint in records.passed_over):
             reasons.setdefault(line.sequence, DAMAGED_CHECKPOINT)

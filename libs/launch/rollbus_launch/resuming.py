@@ -98,8 +98,8 @@ def _lost(resolved: Resolved, checkpoint: Path) -> str:
     if feed is None or feed.table.sampler != "queue" or resolved.recipe.run.deterministic or not steps:
         return ""
     return (
-        f"{steps:,} steps that only a damaged checkpoint had learned from cannot be had again: they were freed "
-        "when it was saved, and are collected anew (damaged_checkpoint in rollbus audit)"
+        f"{steps:,} steps that only a damaged checkpoint had learned from cannot be had again "
+        "(damaged_checkpoint in rollbus audit); others are collected in their place"
     )
 
 
