@@ -206,7 +206,7 @@ def test_only_what_a_damaged_checkpoint_had_learned_from_is_lost_with_it(logs: L
     logs.put("lineages", {"version": [1, 2], "applied": 2, "passed_over": []})
     found = audit(logs.folder)
     assert found.unexplained == 4 and not found.dropped, (
-        "no checkpoint was damaged: all must be accounted for"
+        "no checkpoint was damaged"
     )
     logs.put("lineages", {"version": [1, 2], "applied": 2, "passed_over": [[0, 4]]})
     found = audit(logs.folder)
