@@ -176,7 +176,7 @@ def _explain(
         sequence = chunk.sequence
         if sequence < 0 or sequence in applied:
             continue
-        reason = reasons.get(sequence, "")
+        reason = reasons.get(sequence, "") or ("damaged" if records.is_lost(sequence) else "")
         if reason == "left" or (not reason and sequence > newest):
             verdict.waiting += 1
         elif reason:
@@ -228,6 +228,8 @@ def _judge_replay(verdict: Verdict, records: Records) -> None:
             continue
         elif (line := records.dropped.get(chunk.sequence)) is not None and line.reason != "left":
             verdict.dropped[line.reason] += 1
+        elif records.is_lost(chunk.sequence):
+            verdict.dropped["damaged"] += 1
         elif chance.of(chunk) > UNDRAWN:
             verdict.waiting += 1
         else:

@@ -205,9 +205,7 @@ def test_only_what_a_damaged_checkpoint_had_learned_from_is_lost_with_it(logs: L
     logs.applied(6, 7, (1, 3))
     logs.put("lineages", {"version": [1, 2], "applied": 2, "passed_over": []})
     found = audit(logs.folder)
-    assert found.unexplained == 4 and not found.dropped, (
-        "no checkpoint was damaged"
-    )
+    assert found.unexplained == 4 and not found.dropped, "no checkpoint was damaged"
     logs.put("lineages", {"version": [1, 2], "applied": 2, "passed_over": [[0, 4]]})
     found = audit(logs.folder)
     assert found.dropped == {"damaged_checkpoint": 2} and found.void == 3
@@ -225,3 +223,16 @@ def test_a_damaged_checkpoint_explains_nothing_of_an_older_branch(logs: Logs) ->
     logs.applied(3, 4, (2, 3))
     found = audit(logs.folder)
     assert found.unexplained == 1 and "chunk 3" in found.problems[0] and not found.dropped
+
+
+def test_numbers_of_a_lost_log_are_damaged_and_no_others(logs: Logs) -> None:
+    for number, sequence in enumerate((1, 2, 3, 1 << 32 | 1, 1 << 32 | 2)):
+        logs.sent(number, sequence)
+    logs.applied(0, 1, (0, 1))
+    logs.applied(4, 1 << 32 | 2, (0, 2))
+    lost = {"first": 3, "last": (1 << 32) - 1, "reason": "damaged"}
+    logs.put("dropped", {"table": "other", **lost})
+    assert audit(logs.folder).unexplained == 3
+    logs.put("dropped", {"table": "train", **lost})
+    found = audit(logs.folder)
+    assert found.dropped == {"damaged": 1} and found.unexplained == 2
