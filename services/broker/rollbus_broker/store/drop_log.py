@@ -13,7 +13,7 @@ from rollbus_core.lines import LineFile
 class DropLog:
     """Appends to ``dropped.jsonl`` of ``folder``; None: nobody audits this run.
 
-    What is lost with the store's log, ``log_path``, is also said to the service's log, ``to``, and in `notice`.
+    What is lost with the log at ``log_path`` is also said to ``to``, the service's log, and in `notice`.
     """
 
     def __init__(self, folder: Path | None, log_path: Path, to: Any) -> None:

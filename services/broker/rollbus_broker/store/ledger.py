@@ -55,7 +55,8 @@ class Ledger:
         on_drop: Callable[[str, int, str, bool], None] = lambda table, sequence, reason, consumed: None,
         on_lost: Callable[[str, int, int], None] = lambda table, first, last: None,
     ) -> None:  # fmt: skip
-        self.log, self.rest_s, self.on_drop, self.on_lost = log, rest_s, on_drop, on_lost
+        self.log, self.rest_s, self.boot = log, rest_s, boot
+        self.on_drop, self.on_lost = on_drop, on_lost
         #: New tables number their chunks and deliveries above this; it grows where records were lost.
         self.floor = 0
         #: When cells that nobody may know the holder of can be used again.
@@ -160,7 +161,7 @@ class Ledger:
             return
         last = 0 if table is None else table.last_known if table.doubtful else table.sequence
         if self.floor <= max(applied, last):
-            self.floor = max(self.pool.boot, (max(applied, last) >> EPOCH_BITS) + 1) << EPOCH_BITS
+            self.floor = max(self.boot, (max(applied, last) >> EPOCH_BITS) + 1) << EPOCH_BITS
             self.log.append({"k": "floor", "n": self.floor})
         self.on_lost(name, last + 1, self.floor - 1)
 
