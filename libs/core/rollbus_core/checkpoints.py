@@ -54,6 +54,22 @@ def _age(path: Path) -> tuple[int, int, int]:
     return int(lineage), int(number), int(steps)
 
 
+def newer(path: Path) -> list[Path]:
+    """The checkpoints that were made after this one, oldest first."""
+    return [other for other in listed(path.parent) if _age(other) > _age(path)]
+
+
+def version_of(path: Path) -> tuple[int, int]:
+    """(lineage, number), from its name."""
+    return _age(path)[:2]
+
+
+def lost_steps(path: Path) -> int:
+    """Steps that newer checkpoints hold and this one does not: who passes over them learns from others."""
+    steps = _age(path)[2]
+    return max(_age(other)[2] for other in (path, *newer(path))) - steps
+
+
 def resolve(folder: Path, which: str = "last") -> Path:
     """The checkpoint that "last", "best" or a name says; raises `CheckpointError`."""
     path = folder / which

@@ -25,6 +25,8 @@ from rollbus_launch.audit_records import Applied, Chunk, Draw, Records, Span, Un
 MAX_SHOWN = 20
 #: A chunk that chance leaves undrawn with less than this probability was not sampleable.
 UNDRAWN = 1e-9
+#: Why a chunk is gone that only a damaged checkpoint had learned from.
+DAMAGED_CHECKPOINT = "damaged_checkpoint"
 
 
 @dataclass
@@ -120,8 +122,17 @@ class Forks:
 
     def survives(self, version: Version) -> bool:
         """Whether what ``version`` holds is in the last lineage's weights."""
+        return self._reaches(version, max(self._at, default=0))
+
+    def holds(self, checkpoint: Version, version: Version) -> bool:
+        """Whether what ``version`` holds is in that checkpoint."""
+        older = version.lineage <= checkpoint.lineage and version.number <= checkpoint.number
+        return older and self._reaches(version, checkpoint.lineage)
+
+    def _reaches(self, version: Version, last: int) -> bool:
+        """Whether no lineage up to ``last`` began before ``version``."""
         lineage, number = version
-        return all(number <= at for later, at in self._at.items() if later > lineage)
+        return all(number <= at for later, at in self._at.items() if lineage < later <= last)
 
 
 # --- queue tables ---
@@ -147,6 +158,10 @@ def _judge_queue(verdict: Verdict, records: Records) -> None:
         if not line.consumed or sequence in ever
     }  # fmt: skip
     reasons |= {line.sequence: line.reason for line in records.unread if forks.survives(line.version)}
+    # The store frees what a checkpoint holds; where that is damaged, its updates are void.
+    for line in records.applied:
+        if any(forks.holds(checkpoint, line.version) for checkpoint in records.passed_over):
+            reasons.setdefault(line.sequence, DAMAGED_CHECKPOINT)
     _explain(verdict, records, applied, reasons)
     _match_origins(verdict, records.chunks, applied)
 
@@ -161,7 +176,7 @@ def _explain(
         sequence = chunk.sequence
         if sequence < 0 or sequence in applied:
             continue
-        reason = reasons.get(sequence, "")
+        reason = reasons.get(sequence, "") or ("damaged" if records.is_lost(sequence) else "")
         if reason == "left" or (not reason and sequence > newest):
             verdict.waiting += 1
         elif reason:
@@ -213,6 +228,8 @@ def _judge_replay(verdict: Verdict, records: Records) -> None:
             continue
         elif (line := records.dropped.get(chunk.sequence)) is not None and line.reason != "left":
             verdict.dropped[line.reason] += 1
+        elif records.is_lost(chunk.sequence):
+            verdict.dropped["damaged"] += 1
         elif chance.of(chunk) > UNDRAWN:
             verdict.waiting += 1
         else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.version import Version
 from rollbus_wire.errors import short
 
@@ -81,12 +82,19 @@ class Records:
     draws: list[Draw] = field(default_factory=list)
     applied: list[Applied] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
-    #: Where each start of the learner went on.
+    #: Where each start of the learner went on, and the damaged checkpoints that it passed over.
     begun: list[Version] = field(default_factory=list)
+    passed_over: list[Version] = field(default_factory=list)
     dropped: dict[int, Dropped] = field(default_factory=dict)
+    #: (first, last): numbers of the training table that are lost with the store's log.
+    lost: list[tuple[int, int]] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     #: Lines that are no records, for people.
     damaged: list[str] = field(default_factory=list)
+
+    def is_lost(self, sequence: int) -> bool:
+        """Whether it is of a part of the store's log that is lost."""
+        return any(first <= sequence <= last for first, last in self.lost)
 
     @classmethod
     def read(cls, folder: Path) -> Records:
@@ -97,8 +105,14 @@ class Records:
         found.draws = found._lines(folder / "drawn.jsonl", _draw)
         found.applied = found._lines(folder / "applied.jsonl", _applied)
         found.unread = found._lines(folder / "unread.jsonl", _unread)
-        found.begun = found._lines(folder / "lineages.jsonl", _version)
-        found.dropped = dict(found._lines(folder / "dropped.jsonl", _dropped))
+        starts = found._lines(folder / "lineages.jsonl", _start)
+        found.begun = [version for version, _ in starts]
+        found.passed_over = [version for _, versions in starts for version in versions]
+        for sequence, line in found._lines(folder / "dropped.jsonl", _dropped):
+            if isinstance(sequence, int):
+                found.dropped[sequence] = line
+            else:
+                found.lost.append(sequence)
         for path in sorted(folder.glob("sent-*.jsonl")):
             by_ticket: dict[int, Chunk] = {}
             found._lines(path, functools.partial(_sent, by_ticket))
@@ -144,6 +158,11 @@ def _version(line: Any) -> Version:
     return Version(int(lineage), int(number))
 
 
+def _start(line: Any) -> tuple[Version, list[Version]]:
+    """A start of the learner, and the versions of the checkpoints that it passed over."""
+    return _version(line), [_version({"version": each}) for each in line.get("passed_over", ())]
+
+
 def _draw(line: Any) -> Draw:
     new = [spans_of(rows) for rows in line["new"]]
     return Draw(_version(line), float(line["time"]), int(line["drawn"]), new)
@@ -157,7 +176,10 @@ def _unread(line: Any) -> Unread:
     return Unread(int(line["sequence"]), _version(line), str(line["reason"]))
 
 
-def _dropped(line: Any) -> tuple[int, Dropped]:
+def _dropped(line: Any) -> tuple[int | tuple[int, int], Dropped]:
+    if "first" in line:
+        whole = (int(line["first"]), int(line["last"])) if line["table"] == TRAINING_TABLE else (0, -1)
+        return whole, Dropped(str(line["reason"]), False)
     return int(line["sequence"]), Dropped(str(line["reason"]), bool(line["consumed"]))
 
 

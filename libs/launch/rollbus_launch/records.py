@@ -36,7 +36,7 @@ def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str, run: RunCo
     ``stopped_by``: who ended the run before the learner did, or "".
     """
     evaluations = read_lines(paths.evaluations)
-    data = summary(read_lines(paths.metrics))
+    data = summary([row for row in read_lines(paths.metrics) if _is_update(row)])
     data |= {"wall_s": wall_s, "stopped_by": stopped_by or _end_of(data, run)}
     if evaluations:
         by_best = stopped_by == "evaluation"
@@ -45,6 +45,11 @@ def write_summary(paths: RunPaths, *, wall_s: float, stopped_by: str, run: RunCo
         data["mean_return"] = chosen["mean_return"]
     write_atomic(paths.summary, json.dumps(data, indent=1).encode())
     return data
+
+
+def _is_update(row: dict[str, Any]) -> bool:
+    """Whether a row has what a summary needs; another is damaged."""
+    return all(isinstance(row.get(name), (int, float)) for name in ("update", "env_steps", "time"))
 
 
 def _end_of(data: dict[str, Any], run: RunConfig) -> str:

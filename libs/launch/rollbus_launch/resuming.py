@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollbus_core.checkpoints import listed, newest_whole, read_manifest
+from rollbus_core.checkpoints import listed, lost_steps, newest_whole, read_manifest
 from rollbus_core.config.load import Resolved, load_resolved
 from rollbus_core.config.models import EnvConfig
+from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.paths import RunPaths
 from rollbus_wire.errors import CheckpointError, ConfigError
 
@@ -79,6 +80,8 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
                 "--run-dir, or run.resume=never"
             )
     lines = [f"passed over: {problem}" for problem in problems]
+    if lost := _lost(resolved, checkpoint):
+        lines.append(lost)
     run, there = resolved.recipe.run, read_manifest(checkpoint, verify=False)
     if there["env_steps"] >= run.total_steps:
         steps = f"{there['env_steps']:,} of run.total_steps {run.total_steps:,} steps"
@@ -87,6 +90,17 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
     told = [f"{key} {new!r} (was {old!r})" for key, old, new in changes]
     lines += [f"with other settings: {', '.join(told)}"] if told else []
     return Start(there["env_steps"], there.get("updates", 0), lines)
+
+
+def _lost(resolved: Resolved, checkpoint: Path) -> str:
+    """A line on the data that only damaged checkpoints, newer than ``checkpoint``, had learned from."""
+    feed, steps = resolved.feeds.get(TRAINING_TABLE), lost_steps(checkpoint)
+    if feed is None or feed.table.sampler != "queue" or resolved.recipe.run.deterministic or not steps:
+        return ""
+    return (
+        f"{steps:,} steps that only a damaged checkpoint had learned from cannot be had again "
+        "(damaged_checkpoint in rollbus audit); others are collected in their place"
+    )
 
 
 def set_aside(paths: RunPaths) -> str:

@@ -107,7 +107,7 @@ class Broker(Service):
         self.registry = Registry(
             registry_link, self.paths, self.config, boot, now,
             on_lost=lambda member, dead: self.store.lost(member.producer, dead, self._clock(), member.role),
-            tables=self.store.tables, log=self._log,
+            tables=self.store.tables, notice=lambda: self.store.drops.notice, log=self._log,
         )  # fmt: skip
         if self.config.http:
             self._http = HttpServer(self.config.http, self._box, self._token())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,13 @@ class Audit:
         #: Replay: the newest generation seen of each cell.
         self._seen: dict[tuple[int, int], int] = {}
 
-    def began(self, version: Version, applied: int) -> None:
-        """A learner goes on from ``version``, which holds the batches up to ``applied``."""
-        self._files["lineages"].put({"version": list(version), "applied": applied})
+    def began(self, version: Version, applied: int, passed_over: Iterable[tuple[int, int]] = ()) -> None:
+        """A learner goes on from ``version``, which holds the batches up to ``applied``.
+
+        ``passed_over``: versions of newer checkpoints, which are damaged.
+        """
+        damaged = [list(each) for each in passed_over]
+        self._files["lineages"].put({"version": list(version), "applied": applied, "passed_over": damaged})
 
     def applied(
         self, slabs: Slabs, batch: Batch, version: Version, unread: Mapping[int, str], asked: float = 0.0

@@ -25,6 +25,8 @@ from rollbus_core.checkpoints import (
     held,
     listed,
     load_policy_tensors,
+    lost_steps,
+    newer,
     newest_whole,
     read_manifest,
     resolve,
@@ -88,6 +90,9 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int, config: Path | None = None) -> None:
         self.files, self._config = CheckpointFolder(folder, keep), config
+        #: Damaged checkpoints that `resume` passed over, and the steps that only they hold.
+        self.passed_over: list[Path] = []
+        self.lost_steps = 0
         self.files.check()
         self.files.sweep()
 
@@ -144,8 +149,9 @@ class Checkpoints:
         if not exists or mode == "never":
             return None
         path, problems = newest_whole(self.folder)
+        self.passed_over, self.lost_steps = newer(path), lost_steps(path)
         for problem in problems:
-            log.warning("checkpoint passed over", problem=problem)
+            log.warning("checkpoint passed over", problem=problem, lost_steps=self.lost_steps)
         self.load(path.name, training)
         counters = training.counters
         log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)

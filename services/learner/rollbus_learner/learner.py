@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_accel.backends.base import choose, resolve_device
-from rollbus_core.checkpoints import ENVIRONMENTS, take_lineage
+from rollbus_core.checkpoints import ENVIRONMENTS, take_lineage, version_of
 from rollbus_core.feed import TRAINING_TABLE, Feed
 from rollbus_core.lines import is_no_room
 from rollbus_core.log import get_logger
@@ -162,6 +162,7 @@ class Learner(Service):
             "version": str(counters.version), "return_mean": self._returns.mean,
             "episode_length": self._last.get("length_mean"), "stale_chunks": self.streams.stale_chunks,
             "corrupt_chunks": self.streams.corrupt_chunks, "refused": self._refusals(),
+            "lost_steps": self.checkpoints.lost_steps,
         }  # fmt: skip
         return self._last | own | self._shares.read(time.monotonic())
 
@@ -298,7 +299,8 @@ class Learner(Service):
                 self._episodes.load(read_episodes(path))
         counters.lineage = take_lineage(self.paths.checkpoints)
         if self._audit is not None:
-            self._audit.began(counters.version, counters.applied.get(TRAINING_TABLE, 0))
+            applied, passed_over = counters.applied.get(TRAINING_TABLE, 0), self.checkpoints.passed_over
+            self._audit.began(counters.version, applied, map(version_of, passed_over))
 
     def _save_what_is_due(self) -> None:
         counters = self.trainer.counters

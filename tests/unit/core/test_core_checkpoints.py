@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollbus_core.checkpoint_folder import CheckpointFolder
-from rollbus_core.checkpoints import file_digest, newest_whole, take_lineage
+from rollbus_core.checkpoints import file_digest, lost_steps, newer, newest_whole, take_lineage, version_of
 from rollbus_wire.errors import CheckpointError
 
 
@@ -28,6 +28,14 @@ def test_the_newest_whole_one_is_taken_and_the_damage_told(tmp_path: Path) -> No
     (old / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="run.resume=never"):
         newest_whole(tmp_path)
+
+
+def test_what_is_lost_with_newer_checkpoints(tmp_path: Path) -> None:
+    """Those of a later lineage are newer, with fewer steps, too."""
+    paths = [write(tmp_path, f"{steps:012d}-{at}") for steps, at in ((10, "0.1"), (30, "0.3"), (20, "1.2"))]
+    assert [newer(path) for path in paths] == [paths[1:], paths[2:], []]
+    assert [lost_steps(path) for path in paths] == [20, 0, 0]
+    assert version_of(paths[1]) == (0, 3)
 
 
 @pytest.mark.parametrize("link", ["last", "best"])

@@ -194,3 +194,45 @@ def test_what_was_consumed_is_excused_only_where_its_update_is_void(logs: Logs) 
     logs.put("dropped", {"sequence": 4, "reason": "lineage", "consumed": False})
     found = audit(logs.folder)
     assert found.good and found.dropped == {"full": 1, "lineage": 1} and found.void == 2
+
+
+def test_only_what_a_damaged_checkpoint_had_learned_from_is_lost_with_it(logs: Logs) -> None:
+    """Updates 3 and 4 were in a checkpoint that is damaged; 5 was in none, and chunk 6 in no update."""
+    for number in range(7):
+        logs.sent(number, number + 1)
+    for number in (0, 1, 2, 3, 4):
+        logs.applied(number, number + 1, (0, number + 1))
+    logs.applied(6, 7, (1, 3))
+    logs.put("lineages", {"version": [1, 2], "applied": 2, "passed_over": []})
+    found = audit(logs.folder)
+    assert found.unexplained == 4 and not found.dropped, "no checkpoint was damaged"
+    logs.put("lineages", {"version": [1, 2], "applied": 2, "passed_over": [[0, 4]]})
+    found = audit(logs.folder)
+    assert found.dropped == {"damaged_checkpoint": 2} and found.void == 3
+    assert [text.split()[2] for text in found.problems] == ["5", "6"]
+
+
+def test_a_damaged_checkpoint_explains_nothing_of_an_older_branch(logs: Logs) -> None:
+    """Update 3 of lineage 0 died before the damaged checkpoint of lineage 1 was made."""
+    for number in range(4):
+        logs.sent(number, number + 1)
+    for number in range(3):
+        logs.applied(number, number + 1, (0, number + 1))
+    logs.put("lineages", {"version": [1, 2], "applied": 2})
+    logs.put("lineages", {"version": [2, 2], "applied": 2, "passed_over": [[1, 9]]})
+    logs.applied(3, 4, (2, 3))
+    found = audit(logs.folder)
+    assert found.unexplained == 1 and "chunk 3" in found.problems[0] and not found.dropped
+
+
+def test_numbers_of_a_lost_log_are_damaged_and_no_others(logs: Logs) -> None:
+    for number, sequence in enumerate((1, 2, 3, 1 << 32 | 1, 1 << 32 | 2)):
+        logs.sent(number, sequence)
+    logs.applied(0, 1, (0, 1))
+    logs.applied(4, 1 << 32 | 2, (0, 2))
+    lost = {"first": 3, "last": (1 << 32) - 1, "reason": "damaged"}
+    logs.put("dropped", {"table": "other", **lost})
+    assert audit(logs.folder).unexplained == 3
+    logs.put("dropped", {"table": "train", **lost})
+    found = audit(logs.folder)
+    assert found.dropped == {"damaged": 1} and found.unexplained == 2

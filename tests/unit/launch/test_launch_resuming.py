@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from rollbus_core.checkpoint_folder import CheckpointFolder
+from rollbus_core.checkpoints import file_digest
 from rollbus_core.config.load import Resolved, load
 from rollbus_core.paths import RunPaths
 from rollbus_launch.resuming import Start, before, check_start, set_aside
@@ -65,9 +67,29 @@ def test_a_run_at_its_end_says_so(paths: RunPaths, tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_named(paths: RunPaths, tmp_path: Path) -> None:
     (paths.checkpoints / "000000000640-0.2" / "config.yaml").write_text("torn")
-    passed, on = before(resolved(tmp_path), paths).notes
+    passed, lost, on = before(resolved(tmp_path), paths).notes
     assert "passed over" in passed and "000000000640-0.2/config.yaml is damaged" in passed
+    assert lost.startswith("320 steps that only a damaged checkpoint had learned from cannot be had again")
     assert "goes on from checkpoint 000000000320-0.1" in on
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["run.deterministic=true", "algorithm.max_lag=0"], ["algorithm.name=dqn", "policy.head=q_values"]],
+)
+def test_where_its_data_are_kept_or_made_again_none_are_lost(
+    paths: RunPaths, tmp_path: Path, overrides: list[str]
+) -> None:
+    for number in (1, 2):
+        saved = paths.checkpoints / f"{320 * number:012d}-0.{number}"
+        (saved / "config.yaml").write_text(
+            "torn" if number == 2 else resolved(tmp_path, *overrides).to_yaml()
+        )
+        manifest = json.loads((saved / "manifest.json").read_text())
+        manifest["files"]["config.yaml"] = "?" if number == 2 else file_digest(saved / "config.yaml")
+        (saved / "manifest.json").write_text(json.dumps(manifest))
+    passed, on = before(resolved(tmp_path, *overrides), paths).notes
+    assert "passed over" in passed and "goes on from checkpoint 000000000320-0.1" in on
 
 
 RLT = """

@@ -64,6 +64,7 @@ class Registry:
         *,
         on_lost: Callable[[Entry, bool], None] = lambda member, dead: None,
         tables: Callable[[], list[dict[str, Any]]] = list,
+        notice: Callable[[], str] = str,
         log: Any = None,
     ) -> None:
         self.link, self.paths, self.config, self._boot = link, paths, config, boot
@@ -75,7 +76,7 @@ class Registry:
         self._behind: set[str] = set()
         #: Somebody asked all services to stop.
         self.stop_requested = False
-        self._on_lost, self._tables = on_lost, tables
+        self._on_lost, self._tables, self._notice = on_lost, tables, notice
         self._log = log or structlog.get_logger("broker")
         # The first boot of a run has no earlier holders to wait for.
         self._assign_from = now + (config.lost_after_s if boot.boot > 1 else 0.0)
@@ -270,7 +271,8 @@ class Registry:
         return {
             "role": "broker", "name": "broker-0", "pid": os.getpid(), "host": socket.gethostname(),
             "state": "ready", "stage": "serve", "since_s": 0.0, "silent_s": 0.0, "deadline_s": 0.0,
-            "failure": self._without_room(), "incarnation": self.boot, "slices": [], "stats": {},
+            "failure": self._without_room() or self._notice(), "incarnation": self.boot, "slices": [],
+            "stats": {},
         }  # fmt: skip
 
     def _without_room(self) -> str:

@@ -27,6 +27,8 @@ SAMPLERS: dict[str, type[Table]] = {"queue": QueueTable, "replay": ReplayTable}
 #: The log is rewritten when it is this much and several times larger than its content.
 COMPACT_BYTES = 16 << 20
 _BYTES_PER_CHUNK = 300
+#: Numbers of an epoch: those of a boot that lost records begin at boot << EPOCH_BITS.
+EPOCH_BITS = 32
 
 
 @dataclass
@@ -45,13 +47,16 @@ class Ledger:
 
     ``on_drop(table, sequence, reason, consumed)``: a chunk is given up; ``consumed``: an update has learned
     from it, the learner says, so that only a resume from before would miss it.
+    ``on_lost(table, first, last)``: chunks of these numbers are lost with the log.
     """
 
     def __init__(
         self, log: Log, folder: SlabFolder, slab_bytes: int, boot: int, *, rest_s: float,
         on_drop: Callable[[str, int, str, bool], None] = lambda table, sequence, reason, consumed: None,
+        on_lost: Callable[[str, int, int], None] = lambda table, first, last: None,
     ) -> None:  # fmt: skip
-        self.log, self.rest_s, self.on_drop = log, rest_s, on_drop
+        self.log, self.rest_s, self.boot = log, rest_s, boot
+        self.on_drop, self.on_lost = on_drop, on_lost
         #: New tables number their chunks and deliveries above this; it grows where records were lost.
         self.floor = 0
         #: When cells that nobody may know the holder of can be used again.
@@ -76,6 +81,7 @@ class Ledger:
 
     def open(self, name: str, config: TableConfig, version: Version, applied: int, now: float) -> Table:
         """Create or adopt a table for a learner at ``version``."""
+        self._make_up(name, applied)
         self._log("open", name, c=config.model_dump(), v=list(version), a=applied)
         self._open(name, config, version, applied, now)
         return self.tables[name]
@@ -145,6 +151,20 @@ class Ledger:
                 self.compact()
         return self.log.flush()
 
+    def _make_up(self, name: str, applied: int) -> None:
+        """A learner that has applied more than was delivered proves that the log lost its end: its numbers
+        may have been used, so others follow.
+        """
+        table = self.tables.get(name)
+        outrun = applied > (table.delivered if table else 0)
+        if not outrun and (table is not None or not self.floor):
+            return
+        last = 0 if table is None else table.last_known if table.doubtful else table.sequence
+        if self.floor <= max(applied, last):
+            self.floor = max(self.boot, (max(applied, last) >> EPOCH_BITS) + 1) << EPOCH_BITS
+            self.log.append({"k": "floor", "n": self.floor})
+        self.on_lost(name, last + 1, self.floor - 1)
+
     # --- parts that recovery shares ---
 
     def _open(self, name: str, config: TableConfig, version: Version, applied: int, now: float) -> None:
@@ -154,6 +174,8 @@ class Ledger:
                 self._end(table, ticket.number, "", True, "expired", now)
             self._free(list(table.chunks()))
             table = None
+        if table is not None and applied > table.delivered and self.floor > table.sequence:
+            table.doubt(self.floor, 0)
         if table is None:
             table = self.tables[name] = self.new_table(name, config)
         table.config = config

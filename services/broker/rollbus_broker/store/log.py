@@ -53,7 +53,8 @@ class Log:
         #: What was found at the start.
         self.found = _read(path)
         #: A copy of the damaged file, if it was damaged.
-        self.kept = _keep_aside(path) if self.found.damage else None
+        unreadable = self.found.damage or (self.found.cut_bytes and not self.found.records)
+        self.kept = _keep_aside(path) if unreadable else None
         self._file = open(path, "ab", buffering=0)
         if self.found.cut_bytes:
             self._file.truncate(path.stat().st_size - self.found.cut_bytes)

@@ -11,15 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rollbus_broker.store.ledger import Ledger
+from rollbus_broker.store.ledger import EPOCH_BITS, Ledger
 from rollbus_broker.store.log import Log
 from rollbus_broker.store.pool import Slab
 from rollbus_broker.store.records import Cell, Chunk, TicketInfo
 from rollbus_core.feed import TableConfig
 from rollbus_core.version import Version
 
-#: Numbers of an epoch: those of a boot that lost records begin at boot << EPOCH_BITS.
-EPOCH_BITS = 32
 #: The record of a commit is longer.
 _LEAST_COMMIT_BYTES = 64
 

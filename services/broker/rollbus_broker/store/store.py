@@ -85,8 +85,8 @@ class Store:
         log: Any = None, audit: Path | None = None,
     ) -> None:  # fmt: skip
         self.link, self.config = link, config
-        self._drops = DropLog(audit)
         self._log = log or structlog.get_logger("broker")
+        self.drops = DropLog(audit, log_path, self._log)
         self._replies = Replies(link, keep=KEEP_REPLIES)
         self._waiting = Waiting()
         self._outbox: list[tuple[Envelope, Message]] = []
@@ -99,7 +99,7 @@ class Store:
         self.counts = {"tickets_returned": 0, "evicted_chunks": 0}
         self.ledger = Ledger(
             Log(log_path, fsync=config.fsync), SlabFolder(folder), config.slab_bytes, boot,
-            rest_s=config.ticket_timeout_s, on_drop=self._drops.put,
+            rest_s=config.ticket_timeout_s, on_drop=self.drops.put, on_lost=self.drops.lost,
         )  # fmt: skip
         found = recover(self.ledger, now, lambda chunk: is_whole(chunk, self.ledger.pool, config.fsync), boot)
         self.counts["damaged_log_bytes"] = tell(found, self.ledger.log, self._log)
@@ -164,7 +164,7 @@ class Store:
         """Write what is left."""
         self._send()
         self.ledger.log.close()
-        self._drops.close(self.ledger.tables)
+        self.drops.close(self.ledger.tables)
 
     def _handle(self, envelope: Envelope, now: float) -> None:
         handler = self._handlers.get(type(envelope.message))

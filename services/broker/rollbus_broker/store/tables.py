@@ -39,6 +39,8 @@ class Table:
         #: Records of the log were lost: nobody but a learner knows what was applied, and it must open the
         #: table anew before anything is delivered.
         self.doubtful = False
+        #: Largest number that the log knew of when it was found to be damaged.
+        self.last_known = 0
         #: The learner of a deterministic run died: nothing more is collected with its versions, because the
         #: environments go on from where the next learner's checkpoint left them.
         self.deserted = False
@@ -97,7 +99,7 @@ class Table:
 
     def doubt(self, floor: int, damaged: int) -> None:
         """Event: records were lost, those of ``damaged`` acknowledged chunks among them."""
-        self.doubtful, self.floor = True, floor
+        self.doubtful, self.floor, self.last_known = True, floor, self.sequence
         self.sequence = max(self.sequence, floor)
         if damaged:
             self.dropped["damaged"] += damaged
