@@ -179,6 +179,8 @@ class Display:
         self._next_line = 0.0
         self._awaited: dict[str, Awaited] = {}
         self._learner: Mapping[str, Any] = {}
+        #: What the learner had done at its end.
+        self._final: Mapping[str, int] = {}
         #: Whether all rows have been there.
         self._begun = False
         self._live: Live | None = None
@@ -209,7 +211,16 @@ class Display:
         if any(m["role"] == "learner" for m in members):
             self._learner = next((m for m in members if m["role"] == "learner" and m.get("stats")), {})
             return members
-        return [*members, {**self._learner, "state": ENDED}] if self._learner else members
+        if not self._learner:
+            return members
+        return [
+            *members,
+            {**self._learner, "state": ENDED, "stats": {**self._learner["stats"], **self._final}},
+        ]
+
+    def finished(self, env_steps: int, updates: int) -> None:
+        """The learner's last word, which is newer than its last heartbeat."""
+        self._final = {"env_steps": env_steps, "updates": updates}
 
     def _now(self, members: Members) -> dict[str, Any]:
         """The numbers to show: no rate before there is one, no estimate of the end while nothing moves."""

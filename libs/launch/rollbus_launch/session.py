@@ -139,6 +139,7 @@ class Session:
         elif isinstance(message, CheckpointSaved):
             if message.final:
                 self._final_path = message.path
+                self.display.finished(message.env_steps, message.updates)
             if not self.launcher.running("evaluator"):
                 self.launcher.up(ProcessSpec(("evaluator",), 0))
         elif isinstance(message, Evaluated):

@@ -194,9 +194,10 @@ def test_the_last_figures_stay_while_an_evaluation_waits_for_its_peers(
     clock, display = Clock(monkeypatch), Display("x", 12_000)
     display.console = Console(file=io.StringIO(), width=200)
     working = {"role": "actor", "name": "actor-0", "stats": {"busy": 0.9}}
-    for steps in (0, 12_288):
+    for steps in (0, 10_752):
         display.update([*learner(steps, 1000.0, return_mean=20.0), hub(0), working], None)
         clock.now += 1
+    display.finished(12_288, 24)
     waits = {"role": "evaluator", "name": "evaluator-0", "stats": hub(4)["stats"]}
     clock.now += 60
     display.update([hub(0), working, waits], None)
