@@ -65,7 +65,10 @@ class KeyFolder:
         """Take ``name`` off the list: its sessions end, and it is refused by name from now on."""
         public = self.folder / f"{check_name(name)}{PUBLIC}"
         if not public.exists():
-            known = ", ".join(row["name"] for row in self.rows() if row["state"] == "allowed") or "none"
+            rows = self.rows()
+            if any(row["name"] == name and row["state"] == "revoked" for row in rows):
+                raise AccessDenied(f"the key {name} in {self.folder} is revoked already")
+            known = ", ".join(row["name"] for row in rows if row["state"] == "allowed") or "none"
             raise AccessDenied(f"{self.folder} has no key {name}; keys there: {known}")
         graves = self.folder / REVOKED
         graves.mkdir(mode=0o700, exist_ok=True)

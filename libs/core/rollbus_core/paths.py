@@ -47,6 +47,8 @@ class RunPaths:
         self.metrics = self.root / "metrics.jsonl"
         self.evaluations = self.root / "evaluations.jsonl"
         self.summary = self.root / "summary.json"
+        #: That services without a launcher were stopped in order, and by whom.
+        self.stopped = self.root / "stopped.json"
         self.curve = self.root / "curve.png"
         self.tensorboard = self.root / "tensorboard"
         self.logs = self.root / "logs"
@@ -56,8 +58,8 @@ class RunPaths:
         self.episodes = self.root / "episodes"
         #: All that a run may leave in its folder.
         self.contents = (
-            self.config, self.metrics, self.evaluations, self.summary, self.curve, self.tensorboard,
-            self.logs, self.checkpoints, self.audit, self.store, self.episodes,
+            self.config, self.metrics, self.evaluations, self.summary, self.stopped, self.curve,
+            self.tensorboard, self.logs, self.checkpoints, self.audit, self.store, self.episodes,
         )  # fmt: skip
         #: Messages of other runs are refused; hosts with different run folders state a common id.
         self.run_id = os.environ.get("ROLLBUS_RUN_ID") or digest

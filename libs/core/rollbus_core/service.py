@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from rollbus_core.member import Member
 from rollbus_wire.polling import Poller
 
+#: What a service that has not joined the registry yet waits for.
+BROKER = "the broker"
+
 
 class Service:
     """Base of hub, actor, broker, learner and evaluator."""
@@ -43,6 +46,11 @@ class Service:
     def ready(self) -> bool:
         """Whether the service can do its work."""
         return self.state in ("ready", "run", "drain")
+
+    @property
+    def awaits(self) -> str:
+        """Without whom it cannot begin, for people; "": it waits for nobody."""
+        return BROKER if self.member is not None and self.member.registered is None else ""
 
     @property
     def stop_requested(self) -> bool:

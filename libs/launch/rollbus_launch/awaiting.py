@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rollbus_core.service import Service
+from rollbus_core.service import BROKER, Service
 from rollbus_wire import shm
 from rollbus_wire.errors import DeadlineExceeded, PeerLost
 from rollbus_wire.link import Link
@@ -41,6 +41,7 @@ class AwaitingSpec(Service):
         self._link, self._build, self._timeout_s = link, build, timeout_s
         self._inner: Service | None = None
         self._next_ask = 0.0
+        self._answered = False
         self._started = time.monotonic()
 
     @property
@@ -59,6 +60,7 @@ class AwaitingSpec(Service):
         now = time.monotonic()
         for envelope in drain(self._link):
             message = envelope.message
+            self._answered |= isinstance(message, Members)
             if isinstance(message, Members) and (spec := offered_spec(message)):
                 self._become(Found(spec, message.same_memory))
                 return True
@@ -89,6 +91,12 @@ class AwaitingSpec(Service):
     @property
     def ready(self) -> bool:
         return self._inner is not None and self._inner.ready
+
+    @property
+    def awaits(self) -> str:
+        if self._inner is not None:
+            return self._inner.awaits
+        return "a hub that has environments" if self._answered else BROKER
 
     @property
     def stop_requested(self) -> bool:

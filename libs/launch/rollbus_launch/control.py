@@ -11,6 +11,7 @@ from typing import Any
 
 from rollbus_core.access import Access
 from rollbus_core.paths import REGISTRY, RunPaths, remove_dead
+from rollbus_launch import ending
 from rollbus_wire.errors import ConfigError, DeadlineExceeded, PeerLost
 from rollbus_wire.messages import Command, ListMembers, Members, Message
 from rollbus_wire.polling import wait_reply
@@ -42,15 +43,26 @@ def wait_until_ended(paths: RunPaths, timeout_s: float = ENDING_S) -> bool:
 
 
 def how_it_ended(paths: RunPaths) -> str:
-    """What the summary says of the last start of a run that is over."""
+    """What the last start of a run that is over has left: a launcher its summary, a broker its mark."""
+    mark, summary = ending.stopped_by(paths), _time(paths.summary)
+    if mark and _time(paths.stopped) >= max(_time(paths.config), summary):
+        return f"because it was stopped by {mark}"
     with contextlib.suppress(OSError, ValueError, KeyError):
-        if paths.summary.stat().st_mtime >= paths.config.stat().st_mtime:  # else of an earlier start
+        if summary >= paths.config.stat().st_mtime:  # else of an earlier start
             summary = json.loads(paths.summary.read_text())
             num, unit = summary["env_steps"], "steps"
             if not num:
                 num, unit = summary["updates"], "updates"
             return f"by {summary['stopped_by']}, at {num:,} {unit}"
     return f"without a summary, so it was killed or failed; its logs: {paths.logs}"
+
+
+def _time(path: Path) -> float:
+    """When ``path`` was written; 0: it is not there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 class Control:

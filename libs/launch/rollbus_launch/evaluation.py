@@ -56,6 +56,10 @@ class Running:
         """Whether every episode of the list has ended."""
         return bool(self._pair.episodes.done)
 
+    def awaited(self) -> dict[str, Any]:
+        """Rows that are to dial in, and those that are not here now; empty where environments are its own."""
+        return {key: value for key, value in self._pair.hub.stats().items() if key.startswith("rows_")}
+
     def expect_another(self) -> None:
         """Environments that dialled in are asked to wait for the next evaluation."""
         self._pair.hub.followed = True

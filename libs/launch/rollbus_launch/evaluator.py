@@ -6,6 +6,7 @@ process with others.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from rollbus_wire.messages import CheckpointSaved, Evaluated
 from rollbus_wire.polling import Poller
 
 BUILD_S = 60.0
+#: Rows that an evaluation lacks are told of after this long.
+LACKS_S = 3.0
 
 
 class Evaluator(Service):
@@ -34,7 +37,11 @@ class Evaluator(Service):
         super().__init__(name)
         self._access = access
         self.resolved, self.paths, self._link = resolved, paths, registry
-        self._membership = self.member = Member(registry, self.role, name, state=lambda: self.state)
+        self._membership = self.member = Member(
+            registry, self.role, name, stats=self.stats, state=lambda: self.state
+        )
+        #: Since when the evaluation that is going on lacks rows.
+        self._lacks_since: float | None = None
         self._pending: CheckpointSaved | None = None
         self._current: tuple[CheckpointSaved, Running] | None = None
         self._results = LineFile(paths.evaluations)
@@ -72,6 +79,16 @@ class Evaluator(Service):
         self._results.close()
         self._membership.leave("stopped")
         self._link.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers of the heartbeat: rows that an evaluation has lacked for longer than peers take to dial."""
+        numbers = self._current[1].awaited() if self._current is not None else {}
+        if not numbers.get("rows_missing"):
+            self._lacks_since = None
+            return {}
+        now = time.monotonic()
+        self._lacks_since = now if self._lacks_since is None else self._lacks_since
+        return numbers | {"refused": self._access.refusals()} if now - self._lacks_since > LACKS_S else {}
 
     def _begin(self, saved: CheckpointSaved) -> None:
         self._last_path = saved.path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -17,6 +17,8 @@ from rich.text import Text
 from rollbus_launch.motion import Motion
 
 LINE_EVERY_S = 5.0
+#: State of a learner that has ended and is shown as it was last.
+ENDED = "ended"
 #: Beyond this an estimate of the time left says nothing.
 MAX_ETA_S = 100 * 86400
 
@@ -32,6 +34,8 @@ WHAT_TO_SCALE = {
     "(learner.precision), fewer epochs or larger minibatches; more actors will not help",
 }
 
+#: Roles at which environments dial in.
+DIALLED = ("hub", "evaluator")
 #: Reason of a refusal -> what dialled.
 WHY_REFUSED = {
     "handshake": "somebody without the right key", "unknown-key": "a key that is not on the list",
@@ -51,8 +55,8 @@ def snapshot(members: Members, total_steps: int, started: float) -> dict[str, An
     """The numbers that progress shows, from the members' last heartbeats."""
     learner = next(iter(by_role(members, "learner")), {})
     hubs, actors = by_role(members, "hub"), by_role(members, "actor")
-    lost = any(m["role"] == "learner" for m in _lost(members))
-    steps, rate = learner.get("env_steps", 0), 0.0 if lost else learner.get("steps_per_s", 0.0)
+    idle = has_ended(members) or any(m["role"] == "learner" for m in _lost(members))
+    steps, rate = learner.get("env_steps", 0), 0.0 if idle else learner.get("steps_per_s", 0.0)
     left = max(0, total_steps - steps)
     return {
         "elapsed_s": time.monotonic() - started,
@@ -72,8 +76,13 @@ def snapshot(members: Members, total_steps: int, started: float) -> dict[str, An
 
 def bottleneck(members: Members) -> str:
     """Environments where none is there, who is lost, or the busiest role by its share of time at work; "-"
-    while nobody has worked.
+    while nobody has worked. Once the learner has ended, the evaluation.
     """
+    learns = any(m["role"] == "learner" and m.get("state") != ENDED for m in members)
+    for each in awaited(m for m in members if m["role"] == "evaluator" and not learns):
+        return f"evaluation (waits for {each.missing} of {each.wanted} rows to dial in)"
+    if has_ended(members):
+        return "evaluation"
     if stands_still(members):
         return "environments (none is there)"
     if lost := _lost(members):
@@ -82,11 +91,16 @@ def bottleneck(members: Members) -> str:
     return f"{role} ({share:.0%} busy)" if role else "-"
 
 
+def has_ended(members: Members) -> bool:
+    """Whether the learner has ended, and an evaluation is waited for."""
+    return any(m["role"] == "learner" and m.get("state") == ENDED for m in members)
+
+
 def advice(members: Members) -> str:
     """What would make the run faster; "" while nothing is known."""
     if stands_still(members):
         return "let environments dial in (run_env, docs/environments.md)"
-    if any(hub.get("rows_missing") for hub in by_role(members, "hub")):
+    if any(each.get("rows_missing") for role in DIALLED for each in by_role(members, role)):
         return "let the environments that are missing dial in"
     if _lost(members):
         return ""
@@ -123,12 +137,12 @@ class Awaited(NamedTuple):
         return f"{self.hub} waits for {self.missing} of {self.wanted} rows at {self.address}{self.refused}"
 
 
-def awaited(members: Members) -> list[Awaited]:
-    """Hubs that wait for environments to dial in."""
+def awaited(members: Iterable[Mapping[str, Any]]) -> list[Awaited]:
+    """Hubs and evaluations that wait for environments to dial in."""
     found = []
     for member in members:
         stats = member.get("stats") or {}
-        if member["role"] == "hub" and stats.get("rows_missing"):
+        if member["role"] in DIALLED and stats.get("rows_missing"):
             rows = stats["rows_missing"], stats["rows_wanted"], stats["rows_dial"]
             found.append(Awaited(member["name"], *rows, _refused(stats.get("refused") or {})))
     return found
@@ -164,6 +178,9 @@ class Display:
         self._evaluation = ""
         self._next_line = 0.0
         self._awaited: dict[str, Awaited] = {}
+        self._learner: Mapping[str, Any] = {}
+        #: What the learner had done at its end.
+        self._final: Mapping[str, int] = {}
         #: Whether all rows have been there.
         self._begun = False
         self._live: Live | None = None
@@ -180,6 +197,7 @@ class Display:
 
     def update(self, members: Members, evaluation: Mapping[str, Any] | None) -> None:
         """New heartbeats came."""
+        members = self._with_learner(members)
         self._note_awaited(awaited(members))
         now = self._now(members)
         if self._live:
@@ -188,6 +206,22 @@ class Display:
             self._next_line = time.monotonic() + LINE_EVERY_S
             self.console.print(self._line(now), highlight=False, soft_wrap=True)
 
+    def _with_learner(self, members: Members) -> Members:
+        """``members``, with the learner as it was last if it has left."""
+        if any(m["role"] == "learner" for m in members):
+            self._learner = next((m for m in members if m["role"] == "learner" and m.get("stats")), {})
+            return members
+        if not self._learner:
+            return members
+        return [
+            *members,
+            {**self._learner, "state": ENDED, "stats": {**self._learner["stats"], **self._final}},
+        ]
+
+    def finished(self, env_steps: int, updates: int) -> None:
+        """The learner's last word, which is newer than its last heartbeat."""
+        self._final = {"env_steps": env_steps, "updates": updates}
+
     def _now(self, members: Members) -> dict[str, Any]:
         """The numbers to show: no rate before there is one, no estimate of the end while nothing moves."""
         now, at = snapshot(members, self.goal, self._started), time.monotonic()
@@ -195,8 +229,8 @@ class Display:
         if by_role(members, "learner"):
             self._motion.note(at, done)
         rate = self._motion.rate(at) if self.unit == "updates" else now["steps_per_s"]
-        still_s = self._motion.still_s(at)
-        if still_s:
+        still_s = 0.0 if has_ended(members) else self._motion.still_s(at)
+        if still_s or has_ended(members):
             rate = 0.0
         elif not (rate and self._motion.begun):
             rate = None

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rollbus_core.checkpoints import listed, lost_steps, newest_whole, read_manifest
 from rollbus_core.config.load import Resolved, load_resolved
-from rollbus_core.config.models import EnvConfig
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.paths import RunPaths
+from rollbus_launch.changes import ARRANGEMENT, changes
 from rollbus_wire.errors import CheckpointError, ConfigError
 
 #: Sections that say how a run is run, not what is learned.
 _HOW = frozenset({"run", "actor", "deploy", "broker", "checkpoint", "eval", "stop_when"})
-#: Keys of ``env`` that all environments have and that are no part of the task.
-_ARRANGEMENT = frozenset(EnvConfig.model_fields) - {
-    "name", "frame_stack", "action_repeat", "time_limit", "options",
-}  # fmt: skip
+#: Keys of ``run`` that are part of what is learned.
+_LEARNED = frozenset({"run.seed", "run.total_steps", "run.total_updates"})
 
 
 def check_start(resolved: Resolved) -> None:
@@ -72,12 +68,13 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
     except CheckpointError:
         return Start()  # the learner says what is wrong with each
     saved = checkpoint / "config.yaml"
-    changes = list(_changes(load_resolved(saved).recipe, resolved.recipe)) if saved.exists() else []
-    for key, old, new in changes:
-        if _is_identity(key):
+    found = changes(load_resolved(saved).recipe, resolved.recipe) if saved.exists() else ()
+    changed = [change for change in found if _is_told(change.key)]
+    for change in changed:
+        if change.is_identity:
             raise ConfigError(
-                f"{key} is {new!r}, but the checkpoint to go on from has {old!r} ({checkpoint}); use another "
-                "--run-dir, or run.resume=never"
+                f"{change.key} is {change.new!r}, but the checkpoint to go on from has {change.old!r} "
+                f"({checkpoint}); use another --run-dir, or run.resume=never"
             )
     lines = [f"passed over: {problem}" for problem in problems]
     if lost := _lost(resolved, checkpoint):
@@ -87,7 +84,7 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
         steps = f"{there['env_steps']:,} of run.total_steps {run.total_steps:,} steps"
         lines.append(f"it is at its end already, at {steps}: nothing is trained")
     lines.append(f"goes on from checkpoint {checkpoint.name} (run.resume=never begins anew)")
-    told = [f"{key} {new!r} (was {old!r})" for key, old, new in changes]
+    told = [f"{key} {new!r} (was {old!r})" for key, old, new in changed]
     lines += [f"with other settings: {', '.join(told)}"] if told else []
     return Start(there["env_steps"], there.get("updates", 0), lines)
 
@@ -120,26 +117,12 @@ def set_aside(paths: RunPaths) -> str:
     return f"begins anew (run.resume=never); the run that was here is in {target}"
 
 
-def _changes(old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(key, old value, new value) of what differs in the sections that say what is learned."""
-    for key in ("seed", "total_steps", "total_updates"):
-        values = getattr(old.run, key), getattr(new.run, key)
-        if values[0] != values[1]:
-            yield f"run.{key}", *values
-    for section in type(new).model_fields:
-        before, after = getattr(old, section), getattr(new, section)
-        if section in _HOW or before == after:
-            continue
-        for key in sorted(set(dict(before)) | set(dict(after))):
-            values = getattr(before, key, None), getattr(after, key, None)
-            if values[0] != values[1] and not (section == "env" and key in _ARRANGEMENT):
-                yield f"{section}.{key}", *values
-
-
-def _is_identity(key: str) -> bool:
-    """Whether a run with another value of ``key`` is another run: its task, its policy, its algorithm."""
+def _is_told(key: str) -> bool:
+    """Whether ``key`` says what is learned, not how a run is run."""
     section, _, name = key.partition(".")
-    return section in ("env", "policy") and name not in ("time_limit", "options") or key == "algorithm.name"
+    if section in _HOW:
+        return key in _LEARNED
+    return not (section == "env" and name in ARRANGEMENT)
 
 
 def settings_of(checkpoint: Path, paths: RunPaths) -> Path:

@@ -17,10 +17,11 @@ from rollbus_core.config.load import load_resolved
 from rollbus_core.lines import is_no_room
 from rollbus_core.log import get_logger
 from rollbus_core.paths import AlreadyRuns, RunPaths, remove_dead
-from rollbus_launch import build, stacks
+from rollbus_launch import build, ending, stacks
 from rollbus_launch.chaos import clock
 from rollbus_launch.children import LAUNCHER_PID, NO_ROOM_CODE, end_with_parent
 from rollbus_launch.notify import Notifier
+from rollbus_launch.waits import Waits
 from rollbus_wire.errors import RollbusError, SharedMemoryFull
 
 #: One thread per process unless told: two spinning OpenMP threads beside a busy process cost 10-25x.
@@ -48,19 +49,21 @@ def serve(roles: Sequence[str], index: int | None, run_dir: Path) -> int:
             name = process_name(roles, number)
             stacks.serve(paths, name)
             log = get_logger(paths, name)
+            ending.begun(paths, roles)
             access = Access.from_environment(log.warning)
             services = build.services(roles, number, resolved, paths, access, should_stop=stop)
-            stage = "run"
+            stage, waits = "run", Waits(log, paths.registry)
             log.info("started", pid=os.getpid(), roles=list(roles))
             service.run(
                 services,
                 should_stop=stop,
                 on_ready=notifier.ready,
-                on_turn=notifier.alive,
+                on_turn=lambda: _turn(notifier, waits, services),
                 drain_s=resolved.recipe.deploy.stop_timeout_s,
             )
             notifier.stopping()
             access.close()
+            ending.stopped(paths, roles, "a signal to its broker" if stop() else "rollbus stop")
             log.info("stopped")
         if _orphaned():
             remove_dead()  # the launcher would have; the last service to end finds the folder unheld
@@ -81,6 +84,11 @@ def serve(roles: Sequence[str], index: int | None, run_dir: Path) -> int:
             return NO_ROOM_CODE
         return 2 if isinstance(error, RollbusError) else 1
     return 0
+
+
+def _turn(notifier: Notifier, waits: Waits, services: Sequence[service.Service]) -> None:
+    notifier.alive()
+    waits.turn(services)
 
 
 def limit_threads() -> None:

@@ -14,7 +14,7 @@ from rollbus_core.config.feeds import streams
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
-from rollbus_launch import nursery, room, silence, stacks
+from rollbus_launch import last_words, nursery, room, silence, stacks
 from rollbus_launch.auto_layout import Costs, measured
 from rollbus_launch.children import start_command
 from rollbus_launch.hung import Patience
@@ -58,6 +58,7 @@ class Session:
             paths, max_restarts=self.recipe.deploy.restarts, min_healthy=self.recipe.deploy.min_healthy,
             on_exit=self._on_exit, on_again=self._tell_gone,
             start=self.nursery.start if self.nursery else start_command,
+            about=lambda process: last_words.about(process, self.members, self.recipe.env.placement),
         )  # fmt: skip
         self.link = Access.from_environment().connect("admin", paths.registry, paths.run_id)
         self.member = Member(self.link, "launcher", "launcher-0")
@@ -138,6 +139,7 @@ class Session:
         elif isinstance(message, CheckpointSaved):
             if message.final:
                 self._final_path = message.path
+                self.display.finished(message.env_steps, message.updates)
             if not self.launcher.running("evaluator"):
                 self.launcher.up(ProcessSpec(("evaluator",), 0))
         elif isinstance(message, Evaluated):

@@ -13,7 +13,7 @@ import numpy as np
 
 from .actions import ActionBounds, validate_actions
 from .errors import RollbusError, SpecError
-from .places import place_of_error
+from .places import place_of_error, place_of_method
 from .spaces import Observations, action_spec
 from .spec import EnvSpec, with_rotations
 
@@ -154,7 +154,7 @@ class Rows(Env):
                 if isinstance(error, TypeError) and old:
                     raise SpecError(_OLD_RESET % type(old[0]).__name__) from error
                 raise _failed("reset", row, error) from error
-        return self._observations.gather([self._latest[row] for row in places])
+        return self._gathered(places, "reset")
 
     def step(self, rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:
         places, given = rows.tolist(), self._to_env(actions)
@@ -180,16 +180,27 @@ class Rows(Env):
                 reward[i], terminated[i], truncated[i] = np.nan, False, False
                 if len(failed) == count or isinstance(error, SpecError):
                     raise failed[i] from error
-        obs = self._observations.gather([latest[row] for row in places]) if observe else None
+        obs = self._gathered(places, "step") if observe else None
         return StepResult(obs, reward, terminated, truncated, success, failed or None)
 
     def observe(self, rows: np.ndarray) -> Arrays:
-        return self._observations.gather([self._latest[row] for row in rows.tolist()])
+        return self._gathered(rows.tolist(), "step")
 
     def close(self) -> None:
         for env in self.envs:
             if hasattr(env, "close"):
                 env.close()
+
+    def _gathered(self, places: Sequence[int], method: str) -> Arrays:
+        """The newest observations of rows, [R, ...] per key; ``method`` gave them."""
+        try:
+            return self._observations.gather([self._latest[row] for row in places])
+        except (SpecError, LookupError, TypeError, ValueError) as error:
+            text = str(error)
+            if not isinstance(error, SpecError):
+                text = "an observation is not what its space says: %s: %s" % (type(error).__name__, error)
+            place = place_of_method(_chain(self.envs[places[0]]), method)
+            raise SpecError(text + (", from " + place if place else "")) from None
 
     def _at_end(self, info: Any) -> None:
         for key in ("final_obs", "final_observation", "terminal_observation"):

@@ -7,7 +7,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from typing import List, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 #: The variable that tells a worker process the descriptor to write its stacks to when it gets SIGUSR1.
 STACK_FD = "ROLLBUS_STACK_FD"
@@ -27,6 +27,8 @@ _CHAINED = re.compile(
     r"\n(?:The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):\n"
 )
+#: What is said of an error of our tree, behind its frames.
+_OUR_ERROR = re.compile(r"^rollbus_wire\.errors\.\w+: ", re.M)
 _Frame = Tuple[str, int, str]
 
 
@@ -66,6 +68,12 @@ def place_of_thread(ident: int) -> str:
     return _told([(f.filename, f.lineno or 0, f.name) for f in reversed(stack)])
 
 
+def place_of_method(chain: Sequence[Any], method: str) -> str:
+    """The same of where ``method`` is defined, by the first of ``chain`` whose class is of somebody's own."""
+    codes = [getattr(getattr(type(each), method, None), "__code__", None) for each in chain]
+    return _told([(code.co_filename, code.co_firstlineno, code.co_name) for code in codes if code])
+
+
 def traceback_of(error: BaseException) -> str:
     """``error`` as Python prints it, the last `MAX_TRACEBACK` characters."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
@@ -73,9 +81,14 @@ def traceback_of(error: BaseException) -> str:
 
 
 def own_traceback(text: str) -> str:
-    """A formatted traceback without our frames, and without exceptions that have no others."""
-    blocks = [_without_ours(block) for block in _CHAINED.split(text)]
-    return "\n\n".join(block for block in blocks if block) or text.strip()
+    """A formatted traceback without our frames, and without exceptions that have no others.
+
+    "" of what our own check has found, whose frames say nothing; the whole of another error in our code.
+    """
+    parts = _CHAINED.split(text)
+    kept = [block for block in map(_without_ours, parts) if block]
+    found_by_us = not kept and _OUR_ERROR.search(parts[-1])
+    return "" if found_by_us else "\n\n".join(kept) or text.strip()
 
 
 def _without_ours(block: str) -> str:

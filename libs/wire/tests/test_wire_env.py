@@ -116,8 +116,17 @@ def test_arrays_are_given_away():
 def test_an_observation_of_another_shape_is_refused():
     raw = Walk()
     raw.observation = lambda: np.zeros(1)
-    with pytest.raises(SpecError, match=r"\[1\].*\[2\]"):
+    line = Walk.reset.__code__.co_firstlineno
+    with pytest.raises(SpecError, match=r"\[1\].*\[2\], from reset\(\) of .*wire_examples.py:%d$" % line):
         Rows([raw]).reset(ROWS[:1], SEEDS[:1], [])
+    raw = Walk()
+    env = Rows([raw])
+    env.reset(ROWS[:1], SEEDS[:1], [])
+    raw.observation = lambda: [[1.0], [1.0, 2.0]]  # numpy makes no array of it
+    line = Walk.step.__code__.co_firstlineno
+    told = r"not what its space says: ValueError: .*, from step\(\) of .*wire_examples.py:%d$" % line
+    with pytest.raises(SpecError, match=told):
+        env.step(ROWS[:1], np.ones((1, 1), np.float32), True)
 
 
 def test_a_failing_row_is_named():

@@ -52,6 +52,7 @@ def test_a_traceback_is_cut_to_frames_that_are_not_ours() -> None:
     assert own_traceback("no traceback") == "no traceback"
     only_ours = head + "\n" + ours + "KeyError: 3"
     assert own_traceback(only_ours) == only_ours
+    assert own_traceback(head + "\n" + ours + "rollbus_wire.errors.SpecError: shape [5]") == ""
 
 
 def test_a_process_that_hangs_writes_where(tmp_path: Path) -> None:

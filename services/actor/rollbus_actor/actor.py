@@ -147,6 +147,10 @@ class Actor(Service):
             return 0.1
         return min(0.1, self._decoding.due_in_s(self._clock()))
 
+    @property
+    def awaits(self) -> str:
+        return super().awaits or ("the first weights of a learner" if self.engine.version is None else "")
+
     def drain(self) -> None:
         """Give all slices up at their next tick; finished when their chunks are committed."""
         if self.state != "stopped":

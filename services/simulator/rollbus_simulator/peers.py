@@ -186,7 +186,7 @@ class Peers:
 
     def _tell_failure(self, session: Session, request: Request, text: str, traceback: str = "") -> str:
         """Log it and keep it for the heartbeat; ``text`` with the frames that are the environment's."""
-        whole = f"{text}\n{own_traceback(traceback)}" if traceback else text
+        whole = "\n".join(filter(None, [text, own_traceback(traceback)]))
         self.last_failure = f"{session.name}: {whole}"
         if self._failures.add(text, peer=session.name, request=request.kind, text=text, traceback=traceback):
             self.failure = self.last_failure

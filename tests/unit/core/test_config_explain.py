@@ -70,7 +70,7 @@ def test_without_a_recipe():
     ("key", "near"), [("run.sed", "run.seed"), ("lr", "learning_rate"), ("brokr", "broker")]
 )
 def test_unknown_key_names_the_nearest(key, near):
-    with pytest.raises(ConfigError, match=f"unknown key '{key}'; did you mean '.*{near}'"):
+    with pytest.raises(ConfigError, match=f"unknown key '{key}'; sections are .*; did you mean '.*{near}'.$"):
         explain(key)
 
 

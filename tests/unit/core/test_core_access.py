@@ -92,6 +92,8 @@ def test_what_cannot_be_made_is_said(keys: KeyFolder, tmp_path: Path) -> None:
 def test_the_list_shows_the_revoked_too(keys: KeyFolder) -> None:
     keys.create("arm-1", "peer")
     keys.revoke("arm-1")
+    with pytest.raises(AccessDenied, match=f"the key arm-1 in {keys.folder} is revoked already"):
+        keys.revoke("arm-1")
     keys.create("arm-1", "peer")
     rows = [(r["name"], r["state"], r["secret_here"]) for r in keys.rows() if r["role"] == "peer"]
     assert rows == [("arm-1", "allowed", True), ("arm-1", "revoked", False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,10 @@ def test_processes_from_the_costs_of_the_last_run(recipe, collect_us, update_us,
     choice = choose(recipe(), cores)
     assert choice.overrides[1:] == (f"env.hubs={pairs}", f"actor.count={pairs}", f"env.num_slices={pairs}")
     assert f"{collect_us} us to collect and {update_us} us to learn" in choice.reason
+    (kept,) = Path(os.environ["ROLLBUS_CACHE_DIR"]).rglob("*.run.json")
+    assert f"those figures: {kept};" in choice.reason
+    kept.unlink()
+    assert "no run of this recipe has been measured" in choose(recipe(), cores).reason
     recipe(*choice.overrides)
 
 

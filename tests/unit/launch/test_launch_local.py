@@ -12,6 +12,7 @@ import pytest
 
 from rollbus_core.paths import RunPaths
 from rollbus_launch import children
+from rollbus_launch.last_words import about
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
 
@@ -60,6 +61,44 @@ def test_the_budget_ends_and_the_reason_is_told(launcher: LocalLauncher) -> None
     with pytest.raises(ProcessFailed, match="broken pipe to the arm"):
         poll_until(launcher, lambda: False)
     assert len(launcher.ended) == 3
+
+
+def test_an_end_without_a_report_is_told_with_the_words_of_this_start_alone(launcher: LocalLauncher) -> None:
+    launcher.script.write_text(
+        "import os, sys\nlog = sys.stderr.write\n"
+        "log('08:49:10 hub-0 started pid=1\\n08:49:11 hub-0 WARNING joint 3 slow\\n')\n"
+        "log('start ' + str(os.getpid()) + '\\n'); sys.stderr.flush(); os.abort()"
+    )
+    launcher._about = lambda process: f", last heard of in stage 'run' ({process.name})"
+    launcher.up(ProcessSpec(("hub",), 0))
+    with pytest.raises(ProcessFailed) as raised:
+        poll_until(launcher, lambda: False)
+    told = "hub-0 ended by signal SIGABRT, last heard of in stage 'run' (hub-0); its last words:\n"
+    assert str(raised.value).startswith(told + "08:49:11 hub-0 WARNING joint 3 slow\nstart ")
+    assert str(raised.value).count("start ") == 1 and len({why for _, why in launcher.ended}) == 3
+
+
+def test_who_ends_without_a_word_has_its_log_named(launcher: LocalLauncher) -> None:
+    launcher.script.write_text(
+        "import os, sys; print('08:49:10 hub-0 started', file=sys.stderr); os._exit(3)"
+    )
+    launcher.up(ProcessSpec(("hub",), 0))
+    with pytest.raises(ProcessFailed) as raised:
+        poll_until(launcher, lambda: False)
+    log = launcher.paths.logs / "hub-0.stderr"
+    assert str(raised.value) == f"hub-0 ended by exit code 3; it said nothing; its log: {log}"
+
+
+def test_what_is_known_of_a_process_that_ended() -> None:
+    stages = {"hub-0": "first steps", "actor-0": "run", "hub-1": "run", "learner-0": "sample"}
+    members = [{"name": name, "state": "run", "stage": stage} for name, stage in stages.items()]
+    members[2]["state"] = "failed"  # an earlier start
+    told = about(ProcessSpec(("hub", "actor"), 0), members, "inline")
+    assert told.startswith(", last heard of in stage 'first steps' (hub-0) and 'run' (actor-0); its env")
+    assert "env.placement=workers" in told
+    assert about(ProcessSpec(("hub",), 1), members, "workers") == ""
+    learner = about(ProcessSpec(("learner",), 0), members, "inline")
+    assert learner == ", last heard of in stage 'sample' (learner-0)"
 
 
 def test_one_of_several_is_quarantined_and_scaling_replaces_it(launcher: LocalLauncher) -> None:

@@ -186,3 +186,24 @@ def test_steps_total_and_percent_stand_beside_the_bar(width: int, unit: str, tol
     (line,) = [text for text in display.console.file.getvalue().splitlines() if "\u2501" in text]
     assert line.rstrip().endswith(told) and len(line.rstrip()) <= width
     assert line.count("\u2501") + line.count("\u2578") + line.count("\u257a") <= progress.BAR_WIDTH
+
+
+def test_the_last_figures_stay_while_an_evaluation_waits_for_its_peers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, display = Clock(monkeypatch), Display("x", 12_000)
+    display.console = Console(file=io.StringIO(), width=200)
+    working = {"role": "actor", "name": "actor-0", "stats": {"busy": 0.9}}
+    for steps in (0, 10_752):
+        display.update([*learner(steps, 1000.0, return_mean=20.0), hub(0), working], None)
+        clock.now += 1
+    display.finished(12_288, 24)
+    waits = {"role": "evaluator", "name": "evaluator-0", "stats": hub(4)["stats"]}
+    clock.now += 60
+    display.update([hub(0), working, waits], None)
+    *_, said, line = display.console.file.getvalue().splitlines()
+    assert said == "evaluator-0 waits for 4 of 4 rows at tcp://127.0.0.1:5555"
+    assert "12,288 / 12,000 steps  0/s  return 20  " in line
+    assert line.endswith("bottleneck: evaluation (waits for 4 of 4 rows to dial in)")
+    assert display._now(display._with_learner([hub(0), working]))["bottleneck"] == "evaluation"
+    assert "dial in" in advice([waits]) and bottleneck([*MEMBERS, waits]) == "actor (80% busy)"

@@ -28,6 +28,9 @@ class Display:
     def __init__(self) -> None:
         self.results: list[dict[str, Any]] = []
 
+    def finished(self, env_steps: int, updates: int) -> None:
+        self.done = env_steps, updates
+
     def evaluated(self, result: dict[str, Any]) -> None:
         self.results.append(result)
 

@@ -173,6 +173,19 @@ def test_the_last_peer_that_is_given_up_ends_the_hub(rig: Any) -> None:
         run.turn(20_000)
 
 
+def test_an_observation_of_another_shape_is_one_line_that_names_the_method(rig: Any) -> None:
+    class Wrong(Exploding):
+        def reset(self, *, seed: int, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+            return np.zeros(5, np.float32), {}
+
+    run = rig(Rows([Wrong(9), Wrong(9)]))
+    with pytest.raises(RollbusError, match=r"'obs' has shape \[5\], its space says \[2\]") as raised:
+        run.turn(20_000)
+    place = f"from reset() of {__file__}:{Wrong.reset.__code__.co_firstlineno} (rows [0, 1], reset)"
+    assert place in str(raised.value) and "\n" not in str(raised.value)
+    assert "Traceback" in run.failures()[0]["traceback"]  # the log has it all
+
+
 def test_a_batch_with_a_good_row_is_no_failure_of_the_whole(rig: Any) -> None:
     class Half(Script):
         def step(self, rows: np.ndarray, actions: np.ndarray, observe: bool) -> StepResult:

@@ -44,7 +44,7 @@ def explain(key: str, resolved: Resolved | None = None) -> list[dict[str, Any]]:
         return others
     valid = [f"{s}.{n}" for s, model in models.items() for n in model.model_fields]
     near = hint(key, [*models, *valid])
-    raise ConfigError(f"unknown key {key!r}{near}; sections are {', '.join(models)}")
+    raise ConfigError(f"unknown key {key!r}; sections are {', '.join(models)}{near}")
 
 
 def default_of(field: FieldInfo) -> Any:

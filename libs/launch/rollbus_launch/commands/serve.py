@@ -6,20 +6,16 @@ import argparse
 import contextlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 import zmq
 
-from rollbus_core.checkpoints import write_atomic
 from rollbus_core.paths import RunPaths
 from rollbus_wire import sockets
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.limits import MAX_PROCESSES
 
-#: How long a service without a configuration of its own waits for another to bring it.
-CONFIG_WAIT_S = 30.0
 ROLES = ("broker", "source", "hub", "actor", "learner", "evaluator")
 #: A run has one of each of these.
 SINGLE = frozenset({"broker", "source", "learner", "evaluator"})
@@ -52,7 +48,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resolve the configuration once per run folder, then serve."""
+    from rollbus_launch.children import LAUNCHER_PID
     from rollbus_launch.serve import serve
+    from rollbus_launch.settling import settle
 
     roles = arguments.services.split("+")
     unknown = [role for role in roles if role not in ROLES]
@@ -61,8 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     index = _index(arguments.index, roles)
     if not arguments.run_dir:
         raise ConfigError("say where the run is: --run-dir DIR or ROLLBUS_RUN_DIR")
-    overrides = [*os.environ.get("ROLLBUS_SET", "").split(), *arguments.overrides]
-    _settle_config(RunPaths(arguments.run_dir), arguments.config, overrides)
+    if LAUNCHER_PID not in os.environ:  # a launcher has settled it, whatever its own environment says
+        overrides = [*os.environ.get("ROLLBUS_SET", "").split(), *arguments.overrides]
+        settle(RunPaths(arguments.run_dir), Path(arguments.config) if arguments.config else None, overrides)
     end(serve(roles, index, Path(arguments.run_dir)))
 
 
@@ -88,26 +87,3 @@ def end(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
-
-
-def _settle_config(paths: RunPaths, config: Path | None, overrides: list[str]) -> None:
-    """Write the run folder's resolved config if it has none; the first one that has it does."""
-    if config is None and not paths.config.exists():
-        print(f"waits for {paths.config}, which a service started with --config writes", file=sys.stderr)
-        deadline = time.monotonic() + CONFIG_WAIT_S
-        while not paths.config.exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-    if paths.config.exists():
-        if overrides:
-            print(f"{paths.config} is settled; {' '.join(overrides)} changes nothing", file=sys.stderr)
-        return
-    if config is None:
-        raise ConfigError(
-            f"{paths.root} has no config.yaml after {CONFIG_WAIT_S:.0f} s: start one service of the run with "
-            "--config FILE or ROLLBUS_CONFIG"
-        )
-    from rollbus_core.config.load import load
-
-    resolved = load(Path(config), overrides)
-    paths.create()
-    write_atomic(paths.config, resolved.to_yaml().encode())

@@ -10,10 +10,11 @@ import subprocess
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from rollbus_core.paths import RunPaths
 from rollbus_core.restarts import RestartBudget
-from rollbus_launch import stacks
+from rollbus_launch import last_words, stacks
 from rollbus_launch.children import NO_ROOM_CODE, Child, start_command
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_wire.errors import RollbusError
@@ -36,6 +37,8 @@ class _Process:
     budget: RestartBudget
     child: Child | None = None
     start_at: float = 0.0
+    #: Bytes that earlier starts have said.
+    said: int = 0
     finished: bool = False
     #: Its end was asked for, and so is another start.
     wanted_again: bool = False
@@ -53,14 +56,16 @@ class LocalLauncher:
         on_exit: Callable[[ProcessSpec, int, str], None],
         on_again: Callable[[ProcessSpec, int], None] = lambda process, pid: None,
         start: Callable[[RunPaths, ProcessSpec], Child] = start_command,
+        about: Callable[[ProcessSpec], str] = lambda process: "",
     ) -> None:  # fmt: skip
         """``min_healthy``: processes per service without which the run cannot go on. ``on_again`` is told of
-        processes that were killed to start anew, ``on_exit`` of all others that ended.
+        processes that were killed to start anew, ``on_exit`` of all others that ended. ``about``: what is
+        known of one that ended without a report.
         """
         self.paths, self.max_restarts = paths, max_restarts
         self._on_exit, self._on_again = on_exit, on_again
         self._min_healthy = min_healthy
-        self._start_child = start
+        self._start_child, self._about = start, about
         self._processes: dict[str, _Process] = {}
 
     def up(self, process: ProcessSpec) -> None:
@@ -163,6 +168,7 @@ class LocalLauncher:
     def _start(self, entry: _Process) -> None:
         self.paths.failure(entry.spec.name).unlink(missing_ok=True)
         entry.budget.started(time.monotonic())
+        entry.said = last_words.size(self._output(entry.spec))
         entry.child = self._start_child(self.paths, entry.spec)
 
     def _ended(self, entry: _Process, code: int, pid: int | None, now: float) -> None:
@@ -170,7 +176,7 @@ class LocalLauncher:
             entry.wanted_again, entry.start_at = False, now
             self._on_again(entry.spec, pid or 0)
             return
-        reason = self._reason(entry.spec, code)
+        reason = self._reason(entry.spec, code, entry.said)
         wanted = code == 0 or entry.leaving
         wait_s = None
         if not wanted and not self._fatal(entry.spec, code):
@@ -198,17 +204,24 @@ class LocalLauncher:
             for role in entry.spec.roles
         )
 
-    def _reason(self, spec: ProcessSpec, code: int) -> str:
+    def _reason(self, spec: ProcessSpec, code: int, said: int) -> str:
         failure = self._failure(spec)
         if failure:
             text = f"{spec.name} failed in stage {failure['stage']}: {failure['error']}"
             return f"{text}\n{failure['traceback']}" if failure["traceback"] else text
         if code == NO_ROOM_CODE:  # nor, then, for what it had to say
             return f"{spec.name} ended: its disk or shared memory is full"
-        if code < 0:  # it may have had no time to write anything
-            return f"{spec.name} ended by signal {signal.Signals(-code).name}"
-        tail = (self.paths.logs / f"{spec.name}.stderr").read_bytes()[-2000:].decode(errors="replace")
-        return f"{spec.name} ended by exit code {code}" + (f":\n{tail}" if tail and code > 0 else "")
+        text = f"{spec.name} ended by {last_words.how(code)}"
+        if not last_words.unexplained(code):
+            return text
+        output = self._output(spec)
+        words = last_words.words(output, said)
+        told = f"its last words:\n{words}" if words else f"it said nothing; its log: {output}"
+        return f"{text}{self._about(spec)}; {told}"
+
+    def _output(self, spec: ProcessSpec) -> Path:
+        """What it writes to its console."""
+        return self.paths.logs / f"{spec.name}.stderr"
 
     def _fatal(self, spec: ProcessSpec, code: int) -> bool:
         """Whether another start would fail in the same way."""
