@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollbus_core.checkpoints import listed, newest_whole, read_manifest
+from rollbus_core.checkpoints import CONFIG, check_kinds, listed, newest_whole, read_manifest
 from rollbus_core.config.load import Resolved, load_resolved
 from rollbus_core.config.models import EnvConfig
+from rollbus_core.kinds import FILE, unlike
 from rollbus_core.paths import RunPaths
 from rollbus_wire.errors import CheckpointError, ConfigError
 
@@ -29,7 +30,10 @@ def check_start(resolved: Resolved) -> None:
         return
     if not path.is_dir():
         raise ConfigError(f"run.start_from {path} is not there; set it to a run folder or checkpoint")
-    if not (saved := path / "config.yaml").exists():
+    saved = path / CONFIG
+    if problem := unlike(saved, FILE):
+        raise ConfigError(f"run.start_from {path}: {problem}; move it away, or give another start")
+    if not saved.exists():
         return
     reason = resolved.recipe.algorithm.unfit_start(load_resolved(saved).recipe.algorithm)
     if reason:
@@ -49,11 +53,13 @@ class Start:
 def before(resolved: Resolved, paths: RunPaths) -> Start:
     """What the run goes on from.
 
-    Raises `ConfigError` if the checkpoint is of another task, policy or algorithm.
+    Raises `ConfigError` if the checkpoint is of another task, policy or algorithm, or if something in the run
+    folder is not of its kind.
     """
     last = paths.checkpoints / "last"
     if resolved.recipe.run.resume == "never":
         return Start()
+    paths.check()
     if not os.path.lexists(last):
         if resolved.recipe.run.resume == "must":
             raise ConfigError(
@@ -70,7 +76,7 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
         checkpoint, problems = newest_whole(paths.checkpoints)
     except CheckpointError:
         return Start()  # the learner says what is wrong with each
-    saved = checkpoint / "config.yaml"
+    saved = checkpoint / CONFIG
     changes = list(_changes(load_resolved(saved).recipe, resolved.recipe)) if saved.exists() else []
     for key, old, new in changes:
         if _is_identity(key):
@@ -130,5 +136,6 @@ def _is_identity(key: str) -> bool:
 
 def settings_of(checkpoint: Path, paths: RunPaths) -> Path:
     """The configuration that ``checkpoint`` was made with; that of the run, where it holds none."""
-    own = checkpoint / "config.yaml"
+    check_kinds(checkpoint)
+    own = checkpoint / CONFIG
     return own if own.exists() else paths.config
