@@ -29,11 +29,11 @@ def kind_of(path: Path) -> str:
     except NotADirectoryError:  # what it would be in is told of itself
         return ""
     except OSError as error:
-        return f"what cannot be looked at ({error.strerror})"
+        return f"out of reach ({error.strerror})"
 
 
 def unlike(path: Path, wanted: str) -> str:
-    """What ``path`` is instead of ``wanted`` (`FILE`, `FOLDER`, `SOCKET`), for people; "" if it is nothing else.
+    """What ``path`` is instead of ``wanted`` (`FILE`, `FOLDER`, `SOCKET`), for people; "" if nothing else.
 
     A link to a file that is not there yet is one, if it can be made there.
     """
@@ -44,7 +44,7 @@ def unlike(path: Path, wanted: str) -> str:
 
 
 def strange_files(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
-    """What in ``folder`` has one of the ``names`` and is no file. One look at the folder, none at its files."""
+    """What in ``folder`` has one of the ``names`` and is no file; of thousands of files none is looked at."""
     if kind_of(folder) != FOLDER:
         return
     with os.scandir(folder) as entries:

@@ -21,7 +21,7 @@ ENDING_S = 20.0
 
 
 def run_paths(run_dir: str | None, *, reads: bool = True) -> RunPaths:
-    """Paths of ``run_dir``, or of the newest run. ``reads``: what is there is opened, so its kinds are checked."""
+    """Paths of ``run_dir``, or of the newest run; checked, if the caller ``reads`` what is there."""
     folder = Path(run_dir) if run_dir else LATEST
     if not run_dir and not folder.exists():
         raise ConfigError("there is no runs/latest here; name the run folder, or train something first")

@@ -11,7 +11,6 @@ from typing import Any
 from rollbus_core.checkpoints import CONFIG, check_kinds, listed, newest_whole, read_manifest
 from rollbus_core.config.load import Resolved, load_resolved
 from rollbus_core.config.models import EnvConfig
-from rollbus_core.kinds import FILE, unlike
 from rollbus_core.paths import RunPaths
 from rollbus_wire.errors import CheckpointError, ConfigError
 
@@ -30,10 +29,7 @@ def check_start(resolved: Resolved) -> None:
         return
     if not path.is_dir():
         raise ConfigError(f"run.start_from {path} is not there; set it to a run folder or checkpoint")
-    saved = path / CONFIG
-    if problem := unlike(saved, FILE):
-        raise ConfigError(f"run.start_from {path}: {problem}; move it away, or give another start")
-    if not saved.exists():
+    if not (saved := path / CONFIG).exists():
         return
     reason = resolved.recipe.algorithm.unfit_start(load_resolved(saved).recipe.algorithm)
     if reason:
