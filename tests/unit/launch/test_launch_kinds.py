@@ -62,8 +62,8 @@ def test_training_does_not_begin(
 
 
 READERS = [
-    ["audit"], ["compare"], ["eval"], ["export", "--out", "out"], ["policy"], ["annotate", "score", "x:y"],
-    ["ps"], ["stop"], ["scale", "actor=2"],
+    ["audit"], ["compare"], ["eval"], ["export", "--out", "out"], ["policy"], 
+    ["annotate", "math:sqrt", "--column", "score"], ["ps"], ["stop"], ["scale", "actor=2"],
 ]  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_what_reads_a_run_does_not_wait(
 ) -> None:
     (run.root / name).unlink(missing_ok=True)
     MAKE[kind](run.root / name)
-    assert main([command[0], "run", *command[1:]]) == 2
+    assert main([*command, "run"]) == 2
     told = f"rollbus {command[0]}: {run.root / name} is {kind} where a file has to be; move it away\n"
     assert capsys.readouterr().err == told
 
