@@ -17,7 +17,7 @@ from rollbus_launch.__main__ import main
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(60)
 
 MAKE: dict[str, Callable[[Path], None]] = {"a folder": Path.mkdir, "a FIFO": os.mkfifo}
 
