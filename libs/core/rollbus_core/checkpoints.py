@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollbus_core.kinds import FILE, unlike
 from rollbus_wire.errors import CheckpointError, short
 
 if TYPE_CHECKING:
@@ -96,7 +97,11 @@ def held(path: Path) -> Iterator[None]:
 
 
 def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
-    """The manifest, after the digest of every file was compared; raises `CheckpointError`."""
+    """The manifest, after the digest of every file was compared; raises `CheckpointError`.
+
+    Whatever else of a checkpoint is in the folder is a file, too.
+    """
+    check_kinds(path)
     try:
         with open(path / MANIFEST, "rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
@@ -104,7 +109,7 @@ def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
             raise ValueError(f"it has more than {MAX_MANIFEST_BYTES >> 20} MiB")
         manifest = json.loads(data)
         _check_manifest(manifest)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / MANIFEST} is damaged: {error}; use another checkpoint") from None
@@ -118,6 +123,13 @@ def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
         if file_digest(path / name) != digest:
             raise CheckpointError(f"{path / name} is damaged: its digest differs; use another checkpoint")
     return manifest
+
+
+def check_kinds(path: Path) -> None:
+    """Raise `CheckpointError` if something in a checkpoint's folder is none of its files; opens nothing."""
+    for name in (MANIFEST, MODEL, OPTIMISER, CONFIG, ENVIRONMENTS):
+        if problem := unlike(path / name, FILE):
+            raise CheckpointError(f"{problem}; use another checkpoint")
 
 
 def _is_count(value: Any) -> bool:
@@ -239,9 +251,9 @@ def write_atomic(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
         sync(temporary)
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
     sync(path.parent)
 
 

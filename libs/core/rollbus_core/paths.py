@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rollbus_core.kinds import FILE, FOLDER, SOCKET, strange_files, unlike
 from rollbus_wire.errors import ConfigError, SharedMemoryFull
 from rollbus_wire.limits import MAX_PROCESSES
 
@@ -25,6 +27,13 @@ PREFIX = "rollbus-"
 REGISTRY = "ROLLBUS_REGISTRY"
 #: A runtime folder that nobody holds yet is left alone for this long.
 UNFINISHED_S = 30.0
+#: Folder of a run -> names of the files in it, of which there are some per process.
+_MANY = {
+    "logs": re.compile(r".*\.(jsonl|stderr|stack|failure\.json)"),
+    "audit": re.compile(r".*\.jsonl"),
+    "episodes": re.compile(r"hub-\d+\.(jsonl|json|part)"),
+    "store": re.compile(r"slab-.*|log\.partial"),
+}
 
 
 def shared_memory_root() -> Path:
@@ -50,17 +59,35 @@ class RunPaths:
         #: That services without a launcher were stopped in order, and by whom.
         self.stopped = self.root / "stopped.json"
         self.curve = self.root / "curve.png"
+        #: Where the broker says its HTTP address.
+        self.http = self.root / "http.txt"
+        self.chaos = self.root / "chaos.json"
+        #: Where `rollbus policy` listens.
+        self.policy_socket = self.root / "policy.sock"
         self.tensorboard = self.root / "tensorboard"
         self.logs = self.root / "logs"
         self.checkpoints = self.root / "checkpoints"
         self.audit = self.root / "audit"
         self.store = self.root / "store"
         self.episodes = self.root / "episodes"
-        #: All that a run may leave in its folder.
-        self.contents = (
-            self.config, self.metrics, self.evaluations, self.summary, self.stopped, self.curve,
-            self.tensorboard, self.logs, self.checkpoints, self.audit, self.store, self.episodes,
+        self.store_log = self.store / "log"
+        self.boot_file = self.store / "boot.json"
+        self.broker_lock = self.store / "lock"
+        files = (
+            self.config, self.metrics, self.evaluations, self.summary, self.stopped, self.curve, self.http,
+            self.chaos,
         )  # fmt: skip
+        folders = (self.tensorboard, self.logs, self.checkpoints, self.audit, self.store, self.episodes)
+        #: All that a run may leave in its folder.
+        self.contents = (*files, *folders)
+        #: What has to be of which kind, if it is there.
+        self.kinds = {
+            **dict.fromkeys(folders, FOLDER),
+            **dict.fromkeys(files, FILE),
+            **dict.fromkeys((self.store_log, self.boot_file, self.broker_lock), FILE),
+            **dict.fromkeys((self.checkpoints / "lineage", self.checkpoints / "best.json"), FILE),
+            self.policy_socket: SOCKET,
+        }
         #: Messages of other runs are refused; hosts with different run folders state a common id.
         self.run_id = os.environ.get("ROLLBUS_RUN_ID") or digest
 
@@ -103,17 +130,26 @@ class RunPaths:
         """Prefix of the slot's buffer files."""
         return self.runtime / f"weights-{policy}"
 
+    def check(self) -> None:
+        """Raise `ConfigError` with all that is not of its kind, before anything opens it."""
+        problems = [unlike(path, wanted) for path, wanted in self.kinds.items()]
+        for folder, names in _MANY.items():
+            problems += [unlike(path, FILE) for path in strange_files(self.root / folder, names)]
+        if any(problems):
+            raise ConfigError("\n".join(f"{problem}; move it away" for problem in problems if problem))
+
     def create(self) -> None:
         """Make the run folder and the runtime folder; raises with what to do if it cannot."""
+        self.check()
         try:
             for folder in (self.root, self.logs, self.checkpoints, self.store):
                 folder.mkdir(0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.root):
                 pass
         except OSError as error:
+            reason = unlike(self.root, FOLDER) or error.strerror
             raise ConfigError(
-                f"run folder {self.root} cannot be written: {error.strerror}; "
-                "choose another one with --run-dir"
+                f"run folder {self.root} cannot be written: {reason}; choose another one with --run-dir"
             ) from None
         try:
             _make_private(self.runtime)

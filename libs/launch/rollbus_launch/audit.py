@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollbus_core.paths import RunPaths
 from rollbus_core.version import Version
 from rollbus_launch.audit_records import Applied, Chunk, Draw, Records, Span, Unread, steps
 
@@ -270,7 +271,9 @@ def overlaps(spans: Iterable[Span]) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Print the verdict on a run; 1 unless it is good."""
     (run_dir,) = arguments
-    verdict = audit(Path(run_dir) / "audit")
+    paths = RunPaths(run_dir)
+    paths.check()
+    verdict = audit(paths.audit)
     print(json.dumps(verdict.to_data(), indent=1))
     return 0 if verdict.good else 1
 

@@ -21,14 +21,17 @@ LATEST = Path("runs/latest")
 ENDING_S = 20.0
 
 
-def run_paths(run_dir: str | None) -> RunPaths:
-    """Paths of ``run_dir``, or of the newest run."""
+def run_paths(run_dir: str | None, *, reads: bool = True) -> RunPaths:
+    """Paths of ``run_dir``, or of the newest run; checked, if the caller ``reads`` what is there."""
     folder = Path(run_dir) if run_dir else LATEST
     if not run_dir and not folder.exists():
         raise ConfigError("there is no runs/latest here; name the run folder, or train something first")
     if not (folder / "config.yaml").exists():
         raise ConfigError(f"{folder} is not a run folder: it has no config.yaml")
-    return RunPaths(folder)
+    paths = RunPaths(folder)
+    if reads:
+        paths.check()
+    return paths
 
 
 def wait_until_ended(paths: RunPaths, timeout_s: float = ENDING_S) -> bool:
@@ -73,6 +76,7 @@ class Control:
 
     def __enter__(self) -> Control:
         if REGISTRY not in os.environ and not self.paths.held():
+            self.paths.check()
             raise ConfigError(
                 f"the run in {self.paths.root} has ended, {how_it_ended(self.paths)} "
                 f"(a run whose broker is on another host is asked with {REGISTRY})"

@@ -6,7 +6,14 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollbus_core.checkpoints import listed, lost_steps, newest_whole, read_manifest
+from rollbus_core.checkpoints import (
+    CONFIG,
+    check_kinds,
+    listed,
+    lost_steps,
+    newest_whole,
+    read_manifest,
+)
 from rollbus_core.config.load import Resolved, load_resolved
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.paths import RunPaths
@@ -26,7 +33,7 @@ def check_start(resolved: Resolved) -> None:
         return
     if not path.is_dir():
         raise ConfigError(f"run.start_from {path} is not there; set it to a run folder or checkpoint")
-    if not (saved := path / "config.yaml").exists():
+    if not (saved := path / CONFIG).exists():
         return
     reason = resolved.recipe.algorithm.unfit_start(load_resolved(saved).recipe.algorithm)
     if reason:
@@ -46,11 +53,13 @@ class Start:
 def before(resolved: Resolved, paths: RunPaths) -> Start:
     """What the run goes on from.
 
-    Raises `ConfigError` if the checkpoint is of another task, policy or algorithm.
+    Raises `ConfigError` if the checkpoint is of another task, policy or algorithm, or if something in the run
+    folder is not of its kind.
     """
     last = paths.checkpoints / "last"
     if resolved.recipe.run.resume == "never":
         return Start()
+    paths.check()
     if not os.path.lexists(last):
         if resolved.recipe.run.resume == "must":
             raise ConfigError(
@@ -67,7 +76,7 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
         checkpoint, problems = newest_whole(paths.checkpoints)
     except CheckpointError:
         return Start()  # the learner says what is wrong with each
-    saved = checkpoint / "config.yaml"
+    saved = checkpoint / CONFIG
     found = changes(load_resolved(saved).recipe, resolved.recipe) if saved.exists() else ()
     changed = [change for change in found if _is_told(change.key)]
     for change in changed:
@@ -127,5 +136,6 @@ def _is_told(key: str) -> bool:
 
 def settings_of(checkpoint: Path, paths: RunPaths) -> Path:
     """The configuration that ``checkpoint`` was made with; that of the run, where it holds none."""
-    own = checkpoint / "config.yaml"
+    check_kinds(checkpoint)
+    own = checkpoint / CONFIG
     return own if own.exists() else paths.config

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rollbus_core import service
 from rollbus_core.access import Access
+from rollbus_core.checkpoints import write_atomic
 from rollbus_core.config.load import load_resolved
 from rollbus_core.lines import is_no_room
 from rollbus_core.log import get_logger
@@ -43,8 +44,8 @@ def serve(roles: Sequence[str], index: int | None, run_dir: Path) -> int:
     services: list[service.Service] = []
     stage = "build"
     try:
-        resolved = load_resolved(paths.config)
         paths.create()
+        resolved = load_resolved(paths.config)
         with paths.alive(), paths.claimed(roles, index) as number:
             name = process_name(roles, number)
             stacks.serve(paths, name)
@@ -112,7 +113,7 @@ def _report(paths: RunPaths, name: str, stage: str, error: Exception, text: str)
         "traceback": "" if text else traceback.format_exc(),
     }
     with contextlib.suppress(OSError):  # no room for it
-        paths.failure(name).write_text(json.dumps(failure))
+        write_atomic(paths.failure(name), json.dumps(failure).encode())
         get_logger(paths, name).error("failed", **failure | {"traceback": traceback.format_exc()})
     with contextlib.suppress(OSError):  # it may go to a full disk
         print(f"{name} failed in stage {stage}: {failure['error']}", file=sys.stderr)

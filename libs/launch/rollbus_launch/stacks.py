@@ -36,7 +36,8 @@ def read(paths: RunPaths, member: str, pid: int | None) -> str:
     """The stacks that the process of ``member`` wrote last, or why there are none."""
     role, _, index = member.rpartition("-")
     for file in paths.logs.glob(f"*-{index}.stack"):
-        if role in file.stem.rpartition("-")[0].split("+") and (text := file.read_text(errors="replace")):
+        of_it = role in file.stem.rpartition("-")[0].split("+") and file.is_file()
+        if of_it and (text := file.read_text(errors="replace")):
             return text.strip()[-MAX_SHOWN:]
     stands_still = _state(pid) == "T"
     return "no stack: " + ("the process stands still (SIGSTOP)" if stands_still else "it did not answer")

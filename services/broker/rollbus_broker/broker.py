@@ -92,12 +92,12 @@ class Broker(Service):
         self._links[0] = registry_link
         store_link = self._links[1] or self._bind("store", self.paths.store_endpoint, MAX_FRAME_BYTES)
         self._links[1] = store_link
-        boot = BootFile(self.paths.store / "boot.json")
+        boot = BootFile(self.paths.boot_file)
         folder = self.paths.store if self.config.fsync else self.paths.runtime
         self.store = Store(
             store_link,
             folder,
-            self.paths.store / "log",
+            self.paths.store_log,
             self.config,
             boot.boot,
             now,
@@ -111,7 +111,7 @@ class Broker(Service):
         )  # fmt: skip
         if self.config.http:
             self._http = HttpServer(self.config.http, self._box, self._token())
-            (self.paths.root / "http.txt").write_text(self._http.url + "\n")
+            self.paths.http.write_text(self._http.url + "\n")
         poller.add(registry_link)
         poller.add(store_link)
         self.state = "run"
@@ -141,7 +141,7 @@ class Broker(Service):
     def stop(self) -> None:
         if self._http is not None:
             self._http.stop()
-            (self.paths.root / "http.txt").unlink(missing_ok=True)
+            self.paths.http.unlink(missing_ok=True)
         if hasattr(self, "store"):
             self.store.close()
         for link in self._links:
@@ -181,7 +181,7 @@ class Broker(Service):
 
 def _lock(paths: RunPaths) -> int:
     """Descriptor that holds this run's broker lock. A bound ipc socket would not keep others out."""
-    descriptor = os.open(paths.store / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(paths.broker_lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -252,7 +252,7 @@ class Trial:
         report.problems += [f"left behind: {each}" for each in report.left_over]
         scores = [row["mean_return"] for row in read_lines(world.paths.evaluations)]
         report.best_return = max(scores, default=None)
-        (world.paths.root / "chaos.json").write_text(json.dumps(report.to_data(), indent=1))
+        world.paths.chaos.write_text(json.dumps(report.to_data(), indent=1))
 
 
 def describe(injected: Injected) -> str:

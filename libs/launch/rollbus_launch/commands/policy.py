@@ -43,5 +43,5 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if not checkpoint.exists():
         raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
-    listen = arguments.listen or f"ipc://{paths.root.resolve()}/policy.sock"
+    listen = arguments.listen or f"ipc://{paths.policy_socket}"
     return policy_build.serve(checkpoint.resolve(), resolved.recipe, listen, arguments.spin_us * 1e-6)

@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """One row per member."""
-    paths = run_paths(arguments.run_dir)
+    paths = run_paths(arguments.run_dir, reads=False)
     with Control(paths) as control:
         members = control.members().members
     rows = [_row(member) for member in members]

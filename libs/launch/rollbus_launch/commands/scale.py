@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     count = int(text)
     started = time.monotonic()
-    with Control(run_paths(arguments.run_dir or arguments.run_dir_option)) as control:
+    with Control(run_paths(arguments.run_dir or arguments.run_dir_option, reads=False)) as control:
         members = _alive(control.members().members)
         least = _together(members, role)
         if count < least:

@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, then wait until no process of the run is left."""
-    paths = run_paths(arguments.run_dir)
+    paths = run_paths(arguments.run_dir, reads=False)
     with Control(paths) as control:
         control.command("stop")
     if not wait_until_ended(paths, arguments.timeout):

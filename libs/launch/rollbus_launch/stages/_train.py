@@ -73,8 +73,9 @@ class TrainStage(Stage):
 
 
 def _summary(out: Path) -> dict[str, Any]:
-    path = RunPaths(out).summary
-    if not path.exists():
-        raise ConfigError(f"{out} has no {path.name}: training did not end")
-    data: dict[str, Any] = json.loads(path.read_text())
+    paths = RunPaths(out)
+    paths.check()
+    if not paths.summary.exists():
+        raise ConfigError(f"{out} has no {paths.summary.name}: training did not end")
+    data: dict[str, Any] = json.loads(paths.summary.read_text())
     return data

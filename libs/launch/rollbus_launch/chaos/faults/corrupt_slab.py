@@ -26,7 +26,7 @@ def inject(world: World, fault: Fault) -> str:
 def _newest(world: World) -> list[int] | None:
     """The cell of the last committed chunk after the last delivery."""
     cell = None
-    for record in read_records(world.paths.store / "log"):
+    for record in read_records(world.paths.store_log):
         if record["k"] == "commit":
             cell = record["c"]["c"]
         elif record["k"] in ("deliver", "open"):
