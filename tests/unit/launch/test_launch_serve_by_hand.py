@@ -68,6 +68,7 @@ def test_a_service_says_for_whom_it_waits_and_when_it_goes_on(by_hand: ByHand) -
     until_said(learner, "goes on: the broker is there")
     until_said(learner, "waits for a hub that has environments")
     actor = by_hand.serve("actor")
+    until_said(actor, "waits for ")
     by_hand.serve("hub")
     until_said(learner, "goes on: a hub that has environments is there")
     until_said(actor, "goes on: ")

@@ -75,5 +75,5 @@ def test_a_final_checkpoint_that_nobody_heard_of_is_evaluated(
                 watch.nursery.close()
             done.set()
             serving.join()
-    assert [r["mean_return"] for r in display.results] == [1.5]
+    assert [r["mean_return"] for r in display.results] == [1.5] and display.done == (640, 5)
     assert time.monotonic() - began > 0.2
