@@ -355,5 +355,6 @@ def test_resume_in_either_order_moves_on(run):
         assert ask(actor, commit).sequence > 0
     for update in range(3):
         batch = ask(learner, Sample("main"))
-        assert batch.sequence == (1 << 32) + 1 + update and sum(c["lengths"].sum() for c in batch.chunks) == 64
+        assert batch.sequence == (1 << 32) + 1 + update
+        assert sum(c["lengths"].sum() for c in batch.chunks) == 64
         ask(learner, Consumed("main", batch.sequence, [2, 501 + update], 501 + update))
