@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,15 @@ class LineFile:
     """Appends lines to ``path``, each at once and whole.
 
     While the disk is full they wait in memory, at most ``max_waiting`` of them; then the oldest are given
-    up and counted in ``lost``. 0: all wait.
+    up and counted in ``lost``. 0: all wait. ``after``: files whose lines are the causes of lines here; while
+    one of theirs waits, all here do.
     """
 
-    def __init__(self, path: Path, *, max_waiting: int = 0) -> None:
+    def __init__(self, path: Path, *, max_waiting: int = 0, after: Collection[LineFile] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._cut_half_line()
-        self._max_waiting, self._retry_at = max_waiting, 0.0
+        self._max_waiting, self._retry_at, self._after = max_waiting, 0.0, after
         self._waiting: deque[bytes] = deque()
         self.lost = 0
 
@@ -61,7 +62,7 @@ class LineFile:
         if not self._waiting or (time.monotonic() < self._retry_at and not force):
             return
         while self._waiting:
-            if not self._append(self._waiting[0]):
+            if any(file.waiting for file in self._after) or not self._append(self._waiting[0]):
                 self._retry_at = time.monotonic() + RETRY_S
                 return
             self._waiting.popleft()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rollbus_core.lines import LineFile
@@ -23,10 +23,11 @@ class MetricsWriter:
     """Appends one line per update and hands the numbers on to TensorBoard, which never delays a caller."""
 
     def __init__(
-        self, paths: RunPaths, *, on_missing: Callable[[str], None] = lambda _: None, tensorboard: bool = True
-    ) -> None:
-        """``on_missing`` is told once if TensorBoard is not installed."""
-        self._lines = LineFile(paths.metrics)
+        self, paths: RunPaths, *, on_missing: Callable[[str], None] = lambda _: None,
+        tensorboard: bool = True, after: Collection[LineFile] = (),
+    ) -> None:  # fmt: skip
+        """``on_missing`` is told once if TensorBoard is not installed; ``after``: see `LineFile`."""
+        self._lines = LineFile(paths.metrics, after=after)
         self._events = EventFiles(paths.tensorboard, on_missing) if tensorboard else None
 
     def write(self, row: Mapping[str, Any]) -> None:

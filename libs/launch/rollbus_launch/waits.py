@@ -8,8 +8,8 @@ from typing import Any
 
 from rollbus_core.service import BROKER, Service
 
-#: A wait is told of once it has taken this long.
-TOLD_S = 2.0
+#: A wait is told of once it has taken this long; in a busy loop it is looked for so often only.
+TOLD_S, LOOK_EVERY_S = 2.0, 0.2
 
 
 class Waits:
@@ -20,10 +20,15 @@ class Waits:
         #: What is waited for -> since when; those that were told of.
         self._since: dict[str, float] = {}
         self._told: set[str] = set()
+        self._look_at = 0.0
 
     def turn(self, services: Sequence[Service]) -> None:
         """Tell of waits that last, and of those that are over."""
-        now, awaited = self._clock(), {service.awaits for service in services} - {""}
+        now = self._clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY_S
+        awaited = {service.awaits for service in services} - {""}
         for what in self._told - awaited:
             self._log.info(f"goes on: {what} is there")
         self._told &= awaited

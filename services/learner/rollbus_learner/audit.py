@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ class Audit:
         ``passed_over``: versions of newer checkpoints, which are damaged.
         """
         damaged = [list(each) for each in passed_over]
-        self._files["lineages"].put({"version": list(version), "applied": applied, "passed_over": damaged})
+        record: dict[str, Any] = {"version": list(version), "applied": applied}
+        self._files["lineages"].put(record | ({"passed_over": damaged} if damaged else {}))
 
     def applied(
         self, slabs: Slabs, batch: Batch, version: Version, unread: Mapping[int, str], asked: float = 0.0
@@ -75,6 +76,11 @@ class Audit:
                 new.append(chunk_record(cell, cell["lengths"])["rows"])
         record = {"batch": batch.sequence, "version": list(version), "time": asked}
         self._files["drawn"].put(record | {"drawn": int(batch.chunk.size), "new": new})
+
+    @property
+    def files(self) -> Collection[LineFile]:
+        """What it writes to."""
+        return self._files.values()
 
     def flush(self) -> None:
         """Write what a full disk had no room for; called in every turn."""

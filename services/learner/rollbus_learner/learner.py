@@ -85,8 +85,9 @@ class Learner(Service):
             registry, self.role, name,
             stats=self.stats, state=lambda: self.state, on_registered=lambda _: self._send_notice(),
         )  # fmt: skip
-        self._metrics = MetricsWriter(paths, on_missing=lambda text: self.log.warning(text))
         self._audit = Audit(paths.audit) if recipe.run.audit else None
+        causes = self._audit.files if self._audit else ()
+        self._metrics = MetricsWriter(paths, on_missing=self.log.warning, after=causes)
         self._episodes = RunningEpisodes() if recipe.run.deterministic else None
         self._last: dict[str, Any] = {}
         #: Deliveries that the algorithm found too little of; the next one joins them.

@@ -72,3 +72,18 @@ def test_the_half_line_of_a_dead_writer_is_cut(tmp_path: Path, half: bytes) -> N
         file.put({"d": 4})
         file.close()
         assert path.read_bytes() == before + b'{"d": 4}\n'
+
+
+def test_effects_wait_for_their_causes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk that has room for the shorter line only: it is not written before the longer one."""
+    causes = LineFile(tmp_path / "causes")
+    effects = LineFile(tmp_path / "effects", after=[causes])
+    with monkeypatch.context() as full:
+        full.setattr(LineFile, "_append", lambda self, data: len(data) < 5)
+        causes.write("a long line")
+        effects.write("x")
+    assert (tmp_path / "effects").read_text() == "" and (causes.waiting, effects.waiting) == (1, 1)
+    causes.flush(force=True)
+    effects.flush(force=True)
+    assert (tmp_path / "causes").read_text() == "a long line\n"
+    assert (tmp_path / "effects").read_text() == "x\n"
