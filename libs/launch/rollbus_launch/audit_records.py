@@ -69,6 +69,14 @@ class Dropped(NamedTuple):
     consumed: bool
 
 
+class Lost(NamedTuple):
+    """Numbers of a table that are lost with the store's log, from the first to the last."""
+
+    table: str
+    first: int
+    last: int
+
+
 @dataclass
 class Records:
     """What the writers of a run wrote down.
@@ -86,15 +94,14 @@ class Records:
     begun: list[Version] = field(default_factory=list)
     passed_over: list[Version] = field(default_factory=list)
     dropped: dict[int, Dropped] = field(default_factory=dict)
-    #: (first, last): numbers of the training table that are lost with the store's log.
-    lost: list[tuple[int, int]] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     #: Lines that are no records, for people.
     damaged: list[str] = field(default_factory=list)
 
     def is_lost(self, sequence: int) -> bool:
         """Whether it is of a part of the store's log that is lost."""
-        return any(first <= sequence <= last for first, last in self.lost)
+        return any(table == TRAINING_TABLE and first <= sequence <= last for table, first, last in self.lost)
 
     @classmethod
     def read(cls, folder: Path) -> Records:
@@ -108,11 +115,11 @@ class Records:
         starts = found._lines(folder / "lineages.jsonl", _start)
         found.begun = [version for version, _ in starts]
         found.passed_over = [version for _, versions in starts for version in versions]
-        for sequence, line in found._lines(folder / "dropped.jsonl", _dropped):
-            if isinstance(sequence, int):
-                found.dropped[sequence] = line
+        for line in found._lines(folder / "dropped.jsonl", _dropped):
+            if isinstance(line, Lost):
+                found.lost.append(line)
             else:
-                found.lost.append(sequence)
+                found.dropped |= line
         for path in sorted(folder.glob("sent-*.jsonl")):
             by_ticket: dict[int, Chunk] = {}
             found._lines(path, functools.partial(_sent, by_ticket))
@@ -176,11 +183,10 @@ def _unread(line: Any) -> Unread:
     return Unread(int(line["sequence"]), _version(line), str(line["reason"]))
 
 
-def _dropped(line: Any) -> tuple[int | tuple[int, int], Dropped]:
+def _dropped(line: Any) -> dict[int, Dropped] | Lost:
     if "first" in line:
-        whole = (int(line["first"]), int(line["last"])) if line["table"] == TRAINING_TABLE else (0, -1)
-        return whole, Dropped(str(line["reason"]), False)
-    return int(line["sequence"]), Dropped(str(line["reason"]), bool(line["consumed"]))
+        return Lost(str(line["table"]), int(line["first"]), int(line["last"]))
+    return {int(line["sequence"]): Dropped(str(line["reason"]), bool(line["consumed"]))}
 
 
 def _sent(by_ticket: dict[int, Chunk], line: Any) -> None:

@@ -47,11 +47,11 @@ def wait_until_ended(paths: RunPaths, timeout_s: float = ENDING_S) -> bool:
 
 def how_it_ended(paths: RunPaths) -> str:
     """What the last start of a run that is over has left: a launcher its summary, a broker its mark."""
-    mark, summary = ending.stopped_by(paths), _time(paths.summary)
-    if mark and _time(paths.stopped) >= max(_time(paths.config), summary):
+    mark, began, told = ending.stopped_by(paths), _time(paths.config), _time(paths.summary)
+    if mark and _time(paths.stopped) >= max(began, told):
         return f"because it was stopped by {mark}"
     with contextlib.suppress(OSError, ValueError, KeyError):
-        if summary >= paths.config.stat().st_mtime:  # else of an earlier start
+        if told >= began:  # else of an earlier start
             summary = json.loads(paths.summary.read_text())
             num, unit = summary["env_steps"], "steps"
             if not num:

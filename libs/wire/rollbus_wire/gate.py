@@ -90,6 +90,13 @@ class Gate:
         socket = sockets.router(self.context, endpoint, max_frame_bytes, secure)
         return GuardedLink(socket, self, plane, key, run, sender)
 
+    def off_list(self, public: str) -> str:
+        """The name of the key ``public`` if it is not on the list now, the key itself if it never was; empty:
+        it is there.
+        """
+        entry = self.allowed.get(public)
+        return "" if entry is not None and not entry.revoked else entry.name if entry else public
+
     def refuse(self, plane: str, reason: str, role: str = "", who: str = "") -> None:
         """Count a refusal, and log it unless the same was logged lately."""
         with self._lock:
@@ -218,15 +225,12 @@ class GuardedLink(ZmqLink):
     def revoked(self, sender: str) -> str:
         """The name of the key that ``sender`` used, if it is not on the list any more; empty otherwise."""
         public = self._senders.get(sender)
-        entry = self.gate.allowed.get(public) if public else None
-        return "" if public is None or (entry and not entry.revoked) else entry.name if entry else public
+        return self.gate.off_list(public) if public is not None else ""
 
     def send(self, message, to: bytes = b"", re: int = 0, id: int = 0) -> int:  # type: ignore[no-untyped-def]
         public = self._connections.get(to)
-        if public is not None:
-            entry = self.gate.allowed.get(public)
-            if entry is None or entry.revoked:
-                raise PeerLost("key %s is revoked" % (entry.name if entry else public))
+        if public is not None and (name := self.gate.off_list(public)):
+            raise PeerLost("key %s is revoked" % name)
         return super().send(message, to, re, id)
 
     def close(self) -> None:
