@@ -34,7 +34,8 @@ from rollbus_core.feed import TableConfig
 from rollbus_core.requests import Requests
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.digests import BEST, digest
-from rollbus_wire.link import Poller, ZmqLink
+from rollbus_wire.polling import Poller
+from rollbus_wire.zmq_link import ZmqLink
 from rollbus_wire.messages import (
     Batch,
     Commit,

@@ -103,11 +103,10 @@ def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
     """
     check_kinds(path)
     try:
-        with open(path / MANIFEST, "rb") as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
-        if len(data) > MAX_MANIFEST_BYTES:
-            raise ValueError(f"it has more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        manifest = json.loads(data)
+        with open(path / MANIFEST, "rb") as file:  # read(limit) would take as much memory as the limit
+            if os.fstat(file.fileno()).st_size > MAX_MANIFEST_BYTES:
+                raise ValueError(f"it has more than {MAX_MANIFEST_BYTES >> 20} MiB")
+            manifest = json.load(file)
         _check_manifest(manifest)
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}") from None

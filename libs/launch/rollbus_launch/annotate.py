@@ -30,8 +30,7 @@ def annotate(paths: RunPaths, reward: RewardConfig, column: str, index: int = 0)
             f"{paths.root} waits for no column {column!r} (but for: {', '.join(wanted) or 'none'}); its "
             f"learner.rewards must have a source late:{column}"
         )
-    alive = paths.runtime / "alive"
-    if not alive.exists():
+    if not paths.held():
         raise ConfigError(f"no run is active in {paths.root}; start it first (rollbus train)")
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -42,7 +41,7 @@ def annotate(paths: RunPaths, reward: RewardConfig, column: str, index: int = 0)
         lambda found: _build(paths, resolved.recipe, reward, column, name, access, index, found),
         0.0, memory=paths.runtime,
     )  # fmt: skip
-    service.run([waiting], should_stop=lambda: bool(asked) or not alive.exists())
+    service.run([waiting], should_stop=lambda: bool(asked) or not paths.runtime.exists())
     access.close()
     outcomes = getattr(waiting.service, "outcomes", {})
     print(f"{name}: " + (", ".join(f"{num} {what}" for what, num in outcomes.items()) or "nothing came"))

@@ -1,12 +1,13 @@
 """The store over a link: tickets, commits, batches, restarts."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 from broker_kit import QUEUE, REPLAY, Turns, layout, open_table, read_rewards, ticket_request, write_chunk
 
-from rollbus_broker.store.pool import SlabPool
+from rollbus_broker.store.pool import SlabPool, TableFull
 from rollbus_broker.store.store import Store
 from rollbus_core.config.models import BrokerConfig
 from rollbus_core.slabs import SlabFolder
@@ -320,3 +321,24 @@ def test_a_cell_that_nobody_reads_any_more_is_the_next_one_used(tmp_path):
         pool.free(cells[4])
         again = [pool.allocate("main", shape, shape.key, 1 << 20).offset for _ in range(2)]
         assert again == [index * shape.cell_bytes for index in expected]
+
+
+def test_layouts_that_got_no_cell_or_have_none_any_more_cost_no_memory(tmp_path):
+    """An actor can name any number of them."""
+    pool, room = SlabPool(SlabFolder(tmp_path), 1, 1), layout(64, 64).cell_bytes
+    pool.allocate("main", layout(64, 64), layout(64, 64).key, room)
+
+    def name_others(count):
+        for other in range(count):
+            with pytest.raises(TableFull):
+                pool.allocate("main", layout(), f"other-{other}", room)
+            cell = pool.allocate("small", layout(), layout().key, room)
+            pool.free(cell)
+            assert pool.trim("small")
+
+    name_others(10)
+    tracemalloc.start()
+    name_others(1000)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 1 << 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -64,7 +64,7 @@ def section_models(names: dict[str, str]) -> dict[str, type[BaseModel]]:
     return models
 
 
-@cache
+@lru_cache(maxsize=64)
 def recipe_model(env: type[BaseModel], policy: type[BaseModel], algorithm: type[BaseModel]) -> type[Recipe]:
     """`Recipe` with these plug-in sections; equal calls give the same class."""
     sections = {"env": env, "policy": policy, "algorithm": algorithm}

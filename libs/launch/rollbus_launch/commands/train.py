@@ -73,7 +73,7 @@ def train(
     resuming.check_start(resolved)
     start = resuming.before(resolved, paths)
     remove_dead()
-    if (paths.runtime / "alive").exists():
+    if paths.held():
         raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
     notes = [*start.notes, *check_data(chosen)]
     room.check_run(chosen.recipe, layout(chosen.recipe))

@@ -90,10 +90,9 @@ class SlabPool:
 
     def allocate(self, table: str, layout: Layout, key: str, max_bytes: int) -> Cell:
         """A cell with a new generation. Raises `TableFull`, `SharedMemoryFull`, `ConfigError`."""
-        free = self._free.setdefault((table, key), deque())
-        if not free:
+        if not self._free.get((table, key)):
             self._grow(table, layout, max_bytes)
-        number, offset = free.popleft()
+        number, offset = self._free[table, key].popleft()
         self.slabs[number].taken += 1
         buffer = self.buffer(number)
         generation = _GENERATION.unpack_from(buffer, offset)[0] + 1
@@ -168,8 +167,11 @@ class SlabPool:
         empty = [s for s in self.slabs.values() if s.table == table and not s.taken]
         for slab in empty:
             place = (slab.table, slab.key)
-            self._free[place] = deque(c for c in self._free[place] if c[0] != slab.number)
             del self.slabs[slab.number]
+            if any((other.table, other.key) == place for other in self.slabs.values()):
+                self._free[place] = deque(c for c in self._free[place] if c[0] != slab.number)
+            else:  # layouts that nobody uses any more are forgotten: an actor can name any number of them
+                del self._free[place]
             self._bytes[table] -= slab.num_bytes
             self.folder.remove(slab.number)
             self._on_removed(slab)
