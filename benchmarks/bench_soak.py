@@ -7,9 +7,10 @@
 Every connection is a real peer with one row of a toy environment, every row a slice of its own, so that
 each is served for itself. Peers live in at most 8 processes, all actors in one, the hub in its own. A tick is
 measured where it counts: at the peer, from one step to the next. Memory is the resident set of hub and
-actors; it is warm once each connection has carried `WARM_TICKS`, because the queues that ZeroMQ keeps per
-connection touch their memory in their first 512 messages. An actor that hears nothing of a slice for a second
-asks, and may then answer a tick twice: that is counted, and is no loss.
+actors, its slope the median over all pairs of samples, because there are short peaks of a few megabytes. It is
+warm once each connection has carried `WARM_TICKS`: the queues that ZeroMQ keeps per connection touch their
+memory in their first 512 messages. An actor that hears nothing of a slice for a second asks, and may then
+answer a tick twice: that is counted, and is no loss.
 """
 
 from __future__ import annotations
@@ -305,11 +306,18 @@ def _result(
     if steps != hub["steps"]:
         lost["steps"] = steps - hub["steps"]
     warm = [(t, b) for t, b in samples if t >= WARM_UP * samples[-1][0]]
-    slope = np.polyfit([t for t, _ in warm], [b for _, b in warm], 1)[0] if len(warm) > 2 else 0.0
+    slope = _median_slope(np.array(warm)) if len(warm) > 2 else 0.0
     return Result(
         rate, 1e3 * float(np.percentile(times, 50)), 1e3 * float(np.percentile(times, 99)),
         60 * float(slope) / 1e6, samples[-1][1] / 1e6, descriptors, hub["duplicate_acts"], lost,
     )  # fmt: skip
+
+
+def _median_slope(samples: np.ndarray) -> float:
+    """Of [N, 2] (time, value): the median over all pairs (Theil and Sen), which a short peak does not move."""
+    first, second = np.triu_indices(len(samples), 1)
+    times, values = (samples[second] - samples[first]).T
+    return float(np.median(values / times))
 
 
 def stuck_peer(connections: int, seconds: float, repetitions: int) -> float:

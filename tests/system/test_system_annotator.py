@@ -32,6 +32,7 @@ def mean_now(rollbus: Runner, run: Path) -> float:
     return float(rows[-1]["reward_judge"]) if rows else -1.0
 
 
+@pytest.mark.long
 def test_training_goes_on_whatever_becomes_of_the_annotator(judged: Runner) -> None:
     run = judged.folder / "run"
     training = long_run(judged, run, *LATE)

@@ -37,6 +37,7 @@ def collected(rollbus: Runner) -> tuple[Path, float]:
     return recipe, returns[1]
 
 
+@pytest.mark.long
 def test_a_cloned_policy_is_nearly_as_good_as_its_expert(rollbus: Runner) -> None:
     recipe, chance = collected(rollbus)
     run = rollbus.folder / "run"

@@ -45,7 +45,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("address", ["ipc://{}/a", "tcp://127.0.0.1:0"])
+@pytest.mark.parametrize("address", [pytest.param("ipc://{}/a", marks=pytest.mark.long), "tcp://127.0.0.1:0"])
 def test_a_flood_that_ends_before_it_was_read_ends_nobody_else(address: str, tmp_path: Path) -> None:
     # With ZMTP heartbeats libzmq aborted the listening process at the next one, after 5 s.
     with subprocess.Popen(

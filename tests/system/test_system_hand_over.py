@@ -10,6 +10,7 @@ pytestmark = pytest.mark.timeout(400)
 MEMORY = str(RECIPES / "toy_memory_ppo.yaml")
 
 
+@pytest.mark.long
 def test_recurrent_state_follows_its_slice(rollbus: Runner) -> None:
     """One actor, three, one again: the carry travels, so the gap stays at rounding."""
     run = rollbus.folder / "run"
