@@ -34,8 +34,6 @@ from rollbus_core.feed import TableConfig
 from rollbus_core.requests import Requests
 from rollbus_core.slabs import SlabFolder
 from rollbus_core.weights.digests import BEST, digest
-from rollbus_wire.polling import Poller
-from rollbus_wire.zmq_link import ZmqLink
 from rollbus_wire.messages import (
     Batch,
     Commit,
@@ -47,6 +45,8 @@ from rollbus_wire.messages import (
     Ticket,
     TicketRequest,
 )
+from rollbus_wire.polling import Poller
+from rollbus_wire.zmq_link import ZmqLink
 
 #: Bytes of a chunk -> (chunks of a batch, chunks of one repetition).
 SIZES = {4096: (128, 12_800), 450_000: (16, 3200), 9_600_000: (1, 400)}

@@ -7,8 +7,8 @@
 Every connection is a real peer with one row of a toy environment, every row a slice of its own, so that
 each is served for itself. Peers live in at most 8 processes, all actors in one, the hub in its own. A tick is
 measured where it counts: at the peer, from one step to the next. Memory is the resident set of hub and
-actors, its slope the median over all pairs of samples, because there are short peaks of a few megabytes. It is
-warm once each connection has carried `WARM_TICKS`: the queues that ZeroMQ keeps per connection touch their
+actors, its slope the median over all pairs of samples, because there are short peaks of a few megabytes. It
+is warm once each connection has carried `WARM_TICKS`: the queues that ZeroMQ keeps per connection touch their
 memory in their first 512 messages. An actor that hears nothing of a slice for a second asks, and may then
 answer a tick twice: that is counted, and is no loss.
 """
@@ -314,7 +314,7 @@ def _result(
 
 
 def _median_slope(samples: np.ndarray) -> float:
-    """Of [N, 2] (time, value): the median over all pairs (Theil and Sen), which a short peak does not move."""
+    """Of [N, 2] (time, value): the median over all pairs (Theil and Sen); a short peak does not move it."""
     first, second = np.triu_indices(len(samples), 1)
     times, values = (samples[second] - samples[first]).T
     return float(np.median(values / times))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,26 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module, node.lineno
+
+
+def names_of_ours(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) of all that a file imports from our packages."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rollbus_"):
+            yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def is_there(module: str, name: str) -> bool:
+    found = importlib.import_module(module)
+    return hasattr(found, name) or importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+def test_what_benchmarks_import_of_ours_is_there() -> None:
+    """They are run by hand only, and names move."""
+    files = sorted((ROOT / "benchmarks").rglob("*.py"))
+    named = {(path.name, *each) for path in files for each in names_of_ours(path)}
+    assert len(named) > 50
+    assert [each for each in sorted(named) if not is_there(*each[1:])] == []
 
 
 def test_every_package_has_a_rule() -> None:
