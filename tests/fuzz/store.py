@@ -44,7 +44,7 @@ EXAMPLES = (
     Consumed("main", 1, [1, 1], 1), Durable("main", 1), Ping(),
     FetchUnannotated("main", "judge"), Annotate("main", "judge", 1, np.zeros((2, 2), np.float32)),
 )  # fmt: skip
-_times, _ids = itertools.count(1), itertools.count(1000)
+_turns, _ids = itertools.count(1), itertools.count(1000)
 _link = FedLink()
 _folder = folder()
 
@@ -60,10 +60,11 @@ _store = _new_store()
 
 def fuzz(data: bytes) -> None:
     global _store
-    if next(_times) % 5000 == 0:  # the log of a store that lives for millions of messages fills the memory
+    turn = next(_turns)
+    if turn % 5000 == 0:  # the log of a store that lives for millions of messages fills the memory
         _store.close()
         _store = _new_store()
-    now = 0.01 * next(_times)
+    now = 0.01 * turn
     source = Bytes(data)
     if source.number(2):
         _exchange(source, now)

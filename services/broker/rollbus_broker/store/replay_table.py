@@ -44,11 +44,15 @@ class ReplayTable(Table):
         return steps + (updates - since) * self.config.steps_per_update
 
     def place(self, slice: str, num_rows: int, asked: int) -> Grant | None:
-        begun = self.total_steps + self._begun
-        if self.config.steps_per_update and begun > self.target(self.updates + 1):
+        if self.full:
             return None
-        mode = "random" if begun < self.config.random_steps else "sample"
+        mode = "random" if self.total_steps + self._begun < self.config.random_steps else "sample"
         return Grant(asked, 0, Version(), mode)
+
+    @property
+    def full(self) -> bool:
+        begun = self.total_steps + self._begun
+        return bool(self.config.steps_per_update) and begun > self.target(self.updates + 1)
 
     def can_draw(self) -> bool:
         """Whether the next update may draw."""
