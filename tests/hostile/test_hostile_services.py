@@ -25,7 +25,7 @@ SERVE = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from bench_soak import Zeros
+from soak_processes import Zeros
 from rollbus_actor.actor import Actor
 from rollbus_broker.broker import Broker
 from rollbus_core import service
