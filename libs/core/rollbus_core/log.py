@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 import threading
 import time
@@ -40,6 +41,29 @@ def get_logger(paths: RunPaths, name: str, *, console: str = "info") -> Any:
         wrapper_class=structlog.make_filtering_bound_logger(0),
         cache_logger_on_first_use=True,
     ).bind(service=name)
+
+
+def take_in_standard(log: Any) -> None:
+    """Let warnings of libraries, the wire among them, go to ``log``: they know `logging` only.
+
+    For a process that is a service; where `logging` is set up already, it stays as it is.
+    """
+    logging.basicConfig(level=logging.WARNING, handlers=[_Standard(log)])
+
+
+class _Standard(logging.Handler):
+    """Passes records of `logging` on."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        try:
+            getattr(self._log, level)(record.getMessage(), logger=record.name, exc_info=record.exc_info)
+        except Exception:  # noqa: BLE001 - as handlers do: a bad record ends nobody
+            self.handleError(record)
 
 
 class _Sink:

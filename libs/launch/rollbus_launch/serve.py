@@ -16,7 +16,7 @@ from rollbus_core.access import Access
 from rollbus_core.checkpoints import write_atomic
 from rollbus_core.config.load import load_resolved
 from rollbus_core.lines import is_no_room
-from rollbus_core.log import get_logger
+from rollbus_core.log import get_logger, take_in_standard
 from rollbus_core.paths import AlreadyRuns, RunPaths, remove_dead
 from rollbus_launch import build, ending, stacks
 from rollbus_launch.chaos import clock
@@ -50,6 +50,7 @@ def serve(roles: Sequence[str], index: int | None, run_dir: Path) -> int:
             name = process_name(roles, number)
             stacks.serve(paths, name)
             log = get_logger(paths, name)
+            take_in_standard(log)
             ending.begun(paths, roles)
             access = Access.from_environment(log.warning)
             services = build.services(roles, number, resolved, paths, access, should_stop=stop)
