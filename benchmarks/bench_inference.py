@@ -267,7 +267,7 @@ def policy_service(net: str, engine_name: str, address: str, spin_s: float = 0.0
 
 def _serve(net: str, name: str, address: str, spin_s: str) -> None:
     from rollbus_core import service
-    from rollbus_launch.policy_service import PolicyService
+    from rollbus_launch.policy_service.service import PolicyService
     from rollbus_wire.zmq_link import ZmqLink
 
     made = engine(net, name)

@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rollbus_launch import cpu_use
+from rollbus_launch.processes import cpu_use
 
 #: Of a run, updates before this are not counted.
 SKIP_S = 2.0

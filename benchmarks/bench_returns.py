@@ -19,7 +19,7 @@ import numpy as np
 from bench_end_to_end import plain
 from learning.runs import rollbus
 
-from rollbus_launch.statistics import paired_gain
+from rollbus_launch.evaluation.intervals import paired_gain
 
 #: Environment steps of a run.
 STEPS = {"cartpole": 200_000, "halfcheetah": 500_000}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.claims import Claim, Must
-from rollbus_launch.statistics import paired_gain
+from rollbus_launch.evaluation.intervals import paired_gain
 
 #: Records of a claim: arm -> seed -> what was measured.
 Records = Mapping[str, Mapping[str, Mapping[str, Any]]]

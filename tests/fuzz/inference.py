@@ -13,7 +13,7 @@ from rollbus_actor.actor import Actor
 from rollbus_actor.engines.base import Forward
 from rollbus_core.config.models import ActorConfig
 from rollbus_core.version import Version
-from rollbus_launch.policy_service import PolicyService
+from rollbus_launch.policy_service.service import PolicyService
 from rollbus_policies.base import Act as Decided
 from rollbus_policies.base import PolicySpec
 from rollbus_wire.errors import FaultReceived

@@ -249,7 +249,7 @@ def _when_spec_is_known(
 
 
 def _evaluator(context: _Context) -> Service:
-    from rollbus_launch.evaluator import Evaluator
+    from rollbus_launch.evaluation.evaluator import Evaluator
 
     return Evaluator(
         f"evaluator-{context.index}", context.resolved, context.paths,
@@ -278,7 +278,12 @@ _MODULES = {
         "rollbus_core.weights.shm",
     ),
     "learner": ("torch", "rollbus_learner.learner", "rollbus_core.weights.shm"),
-    "evaluator": ("torch", "rollbus_launch.evaluator", "rollbus_simulator.hub", "rollbus_actor.actor"),
+    "evaluator": (
+        "torch",
+        "rollbus_launch.evaluation.evaluator",
+        "rollbus_simulator.hub",
+        "rollbus_actor.actor",
+    ),
 }
 
 

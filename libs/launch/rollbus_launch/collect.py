@@ -15,8 +15,8 @@ from rollbus_core.datasets.episode import Episode
 from rollbus_core.datasets.features import without_expert
 from rollbus_core.datasets.writer import DatasetWriter
 from rollbus_launch.environments import env_spec
-from rollbus_launch.episode_recorder import EpisodeRecorder
-from rollbus_launch.evaluation import Running, Settings, listed_pair
+from rollbus_launch.evaluation.evaluate import Running, Settings, listed_pair
+from rollbus_launch.evaluation.recorder import EpisodeRecorder
 from rollbus_wire.errors import ConfigError, DeadlineExceeded
 
 RANDOM, SCRIPT = "random", "script"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rollbus_core.checkpoints import write_atomic
 from rollbus_core.paths import RunPaths
-from rollbus_launch.children import LAUNCHER_PID
+from rollbus_launch.processes.children import LAUNCHER_PID
 
 
 def begun(paths: RunPaths, roles: Sequence[str]) -> None:

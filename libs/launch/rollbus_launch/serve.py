@@ -18,10 +18,11 @@ from rollbus_core.config.load import load_resolved
 from rollbus_core.lines import is_no_room
 from rollbus_core.log import get_logger, take_in_standard
 from rollbus_core.paths import AlreadyRuns, RunPaths, remove_dead
-from rollbus_launch import build, ending, stacks
+from rollbus_launch import build, ending
 from rollbus_launch.chaos import clock
-from rollbus_launch.children import LAUNCHER_PID, NO_ROOM_CODE, end_with_parent
-from rollbus_launch.notify import Notifier
+from rollbus_launch.processes import stacks
+from rollbus_launch.processes.children import LAUNCHER_PID, NO_ROOM_CODE, end_with_parent
+from rollbus_launch.processes.notify import Notifier
 from rollbus_launch.waits import Waits
 from rollbus_wire.errors import RollbusError, SharedMemoryFull
 

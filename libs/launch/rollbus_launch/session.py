@@ -14,13 +14,14 @@ from rollbus_core.config.feeds import streams
 from rollbus_core.feed import TRAINING_TABLE
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
-from rollbus_launch import last_words, nursery, room, silence, stacks
-from rollbus_launch.auto_layout import Costs, measured
-from rollbus_launch.children import start_command
-from rollbus_launch.hung import Patience
+from rollbus_launch import room
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
-from rollbus_launch.nursery import Nursery
+from rollbus_launch.planning.auto_layout import Costs, measured
+from rollbus_launch.processes import last_words, nursery, silence, stacks
+from rollbus_launch.processes.children import start_command
+from rollbus_launch.processes.hung import Patience
+from rollbus_launch.processes.nursery import Nursery
 from rollbus_launch.records import prepare_drawing
 from rollbus_wire.errors import ConfigError
 from rollbus_wire.link import Envelope

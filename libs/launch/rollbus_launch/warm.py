@@ -10,7 +10,7 @@ MODULES = (
     "torch", "torch.optim.adam", "safetensors.numpy", "gymnasium", "matplotlib.figure",
     "matplotlib.backends.backend_agg", "tensorboard.summary.writer.event_file_writer",
     "tensorboard.compat.proto.summary_pb2", "uvicorn", "uvloop", "prometheus_client",
-    "rollbus_launch.commands.train", "rollbus_launch.build", "rollbus_launch.evaluator",
+    "rollbus_launch.commands.train", "rollbus_launch.build", "rollbus_launch.evaluation.evaluator",
     "rollbus_broker.broker", "rollbus_simulator.hub", "rollbus_actor.actor", "onnx", "onnxruntime",
     "rollbus_learner.learner", "rollbus_learner.losses", "rollbus_broker.sources.source",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from rollbus_core import extras
 from rollbus_core.config.load import PLUGIN_PACKAGES, load
 from rollbus_core.datasets.writer import DatasetWriter
 from rollbus_launch.collect import collect
-from rollbus_launch.evaluation import Settings
+from rollbus_launch.evaluation.evaluate import Settings
 from rollbus_launch.pipeline import file
 from rollbus_wire import lookup
 from rollbus_wire.errors import ConfigError, MissingPackage

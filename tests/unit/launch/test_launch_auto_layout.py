@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rollbus_core.config.load import load
-from rollbus_launch import auto_layout
-from rollbus_launch.auto_layout import Costs, choose, measured, remember
+from rollbus_launch.planning import auto_layout
+from rollbus_launch.planning.auto_layout import Costs, choose, measured, remember
 
 RECIPE = """
 run: {total_steps: 1000}
@@ -92,7 +92,7 @@ def test_costs_are_medians_of_reports_and_belong_to_one_recipe(recipe) -> None:
 
 def test_a_damaged_memory_is_none(recipe) -> None:
     remember(recipe(), [Costs(1e-6, 1e-6)])
-    (file,) = auto_layout.plan_cache.folder().glob("*.run.json")
+    (file,) = auto_layout.cache.folder().glob("*.run.json")
     for text in ("", "{", "[]", '{"collect_s": 0, "update_s": 1}', '{"collect_s": "x"}', '{"a": 1}'):
         file.write_text(text)
         assert "no run of this recipe" in choose(recipe(), 2).reason

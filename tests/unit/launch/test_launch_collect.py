@@ -17,8 +17,8 @@ from rollbus_core.rng import episode_seed
 from rollbus_envs import toy
 from rollbus_launch import scripts
 from rollbus_launch.collect import Collected, collect
-from rollbus_launch.episode_recorder import EpisodeRecorder
-from rollbus_launch.evaluation import Running, Settings
+from rollbus_launch.evaluation.evaluate import Running, Settings
+from rollbus_launch.evaluation.recorder import EpisodeRecorder
 from rollbus_launch.policy_module import make_policy
 from rollbus_learner.algorithms import ppo
 from rollbus_learner.checkpoint import Checkpoints, Training

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from rollbus_launch import cpu_use
-from rollbus_launch.cpu_use import Used
+from rollbus_launch.processes import cpu_use
+from rollbus_launch.processes.cpu_use import Used
 
 pytestmark = pytest.mark.skipif(
     not cpu_use.told(), reason="this system does not tell the CPU time of threads"

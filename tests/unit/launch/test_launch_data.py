@@ -13,7 +13,7 @@ from datasets_kit import episode, write
 from rollbus_core.config.load import load
 from rollbus_launch.commands.train import check_data
 from rollbus_launch.environments import offline_spec
-from rollbus_launch.plan import prepare
+from rollbus_launch.planning.plan import prepare
 from rollbus_launch.session import layout
 from rollbus_wire.errors import ConfigError
 

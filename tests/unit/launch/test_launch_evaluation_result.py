@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollbus_launch.evaluation_result import MEAN, ci95, summarise
+from rollbus_launch.evaluation.result import MEAN, ci95, summarise
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec, TaskSpec
 
 

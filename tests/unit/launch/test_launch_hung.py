@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollbus_launch.hung import MAX_TURN_S, Patience
+from rollbus_launch.processes.hung import MAX_TURN_S, Patience
 
 
 def wait(patience: Patience, begin: float, seconds: float) -> float:

@@ -12,10 +12,10 @@ import pytest
 from rollbus_core.checkpoint_folder import CheckpointFolder
 from rollbus_core.config.load import load
 from rollbus_core.paths import REGISTRY, RunPaths
-from rollbus_launch import stacks
 from rollbus_launch.__main__ import main
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
+from rollbus_launch.processes import stacks
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from rollbus_core.paths import RunPaths
-from rollbus_launch import children
-from rollbus_launch.last_words import about
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
+from rollbus_launch.processes import children
+from rollbus_launch.processes.last_words import about
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus_launch.notify import Notifier
+from rollbus_launch.processes.notify import Notifier
 
 
 def test_states_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

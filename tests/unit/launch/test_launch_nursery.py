@@ -15,10 +15,10 @@ import pytest
 
 from rollbus_core.config.load import load
 from rollbus_core.paths import RunPaths
-from rollbus_launch import nursery as nursery_module
-from rollbus_launch.children import Child
 from rollbus_launch.launchers.base import ProcessSpec
-from rollbus_launch.nursery import Nursery
+from rollbus_launch.processes import nursery as nursery_module
+from rollbus_launch.processes.children import Child
+from rollbus_launch.processes.nursery import Nursery
 
 RECIPE = Path(__file__).parents[2] / "system" / "tiny.yaml"
 BROKER = ProcessSpec(("broker",), 0)

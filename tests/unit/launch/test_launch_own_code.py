@@ -15,7 +15,7 @@ from rollbus_launch.__main__ import main
 from rollbus_launch.collect import collect
 from rollbus_launch.commands.train import check_data
 from rollbus_launch.environments import env_maker, misfit
-from rollbus_launch.evaluation import Settings
+from rollbus_launch.evaluation.evaluate import Settings
 from rollbus_wire.errors import ConfigError, SpecError
 
 WALK = """

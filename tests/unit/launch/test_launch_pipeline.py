@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rollbus_launch.evaluation.intervals import paired_gain, wilson
 from rollbus_launch.pipeline import file
 from rollbus_launch.pipeline.run import Runner, StageFailed
-from rollbus_launch.statistics import paired_gain, wilson
 from rollbus_wire.errors import ConfigError
 
 RECIPE = "env: {name: toy, kind: continuous}\nalgorithm: {name: ppo}\n"

@@ -10,10 +10,10 @@ import pytest
 
 from rollbus_core.config.load import Resolved, load
 from rollbus_core.plan.costs import ActorCosts, HubCosts, StageCosts
-from rollbus_launch import auto_layout, plan, plan_cache, plan_layouts
 from rollbus_launch.__main__ import main
-from rollbus_launch.plan_layouts import Machines
-from rollbus_launch.plan_report import recommendation
+from rollbus_launch.planning import auto_layout, cache, layouts, plan
+from rollbus_launch.planning.layouts import Machines
+from rollbus_launch.planning.report import recommendation
 from rollbus_launch.session import layout as processes_of
 
 HUB, ACTOR = HubCosts(tick_s=1e-4, row_s=1e-5), ActorCosts(turn_s=5e-5, tick_s=5e-5, row_s=1e-6)
@@ -46,18 +46,18 @@ def test_episodes_are_expected_between_untrained_and_limit() -> None:
 @pytest.mark.parametrize("settings", [[], ["env.hubs=2", "deploy.processes=[broker, hub+actor, learner]"]])
 def test_the_stated_layout_is_what_a_run_starts(settings: list[str], recipe: Path) -> None:
     loaded = resolved(recipe, *settings)
-    made = plan_layouts.stated(loaded.recipe, Machines())
+    made = layouts.stated(loaded.recipe, Machines())
     assert [p.name for p in made.hosts[0].processes] == [p.name for p in processes_of(loaded.recipe)]
     assert made.num_rows == 16
 
 
 def test_every_candidate_is_a_recipe(recipe: Path) -> None:
     """The settings that are printed load, and make the processes that were simulated."""
-    tried = list(plan_layouts.candidates(resolved(recipe).recipe, Machines(num_cores=4)))
+    tried = list(layouts.candidates(resolved(recipe).recipe, Machines(num_cores=4)))
     assert len({each.settings for each in tried}) == len(tried) > 5
     for each in tried:
         again = resolved(recipe, *each.settings)
-        assert plan_layouts.stated(again.recipe, Machines(num_cores=4)).hosts == each.hosts
+        assert layouts.stated(again.recipe, Machines(num_cores=4)).hosts == each.hosts
 
 
 def test_two_slow_stages_are_better_apart(recipe: Path) -> None:
@@ -142,19 +142,19 @@ def test_costs_are_kept_per_recipe_but_not_per_layout(
 ) -> None:
     monkeypatch.setenv("ROLLBUS_CACHE_DIR", str(tmp_path / "cache"))
     one, other = resolved(recipe), resolved(recipe, "env.num_envs=32")
-    assert plan_cache.cached(one) is None
-    plan_cache.keep(one, COSTS)
-    assert plan_cache.cached(one) == COSTS
-    assert plan_cache.cached(other) is None
-    assert plan_cache.cached(resolved(recipe, "deploy.processes=[broker, hub+actor, learner]")) == COSTS
-    plan_cache.path(one).write_text("{}")
-    assert plan_cache.cached(one) is None
+    assert cache.cached(one) is None
+    cache.keep(one, COSTS)
+    assert cache.cached(one) == COSTS
+    assert cache.cached(other) is None
+    assert cache.cached(resolved(recipe, "deploy.processes=[broker, hub+actor, learner]")) == COSTS
+    cache.path(one).write_text("{}")
+    assert cache.cached(one) is None
 
 
 def test_seed_and_length_of_a_run_cost_nothing(recipe: Path) -> None:
-    path = plan_cache.path(resolved(recipe))
-    assert path == plan_cache.path(resolved(recipe, "run.seed=7", "run.total_steps=123"))
-    assert path != plan_cache.path(resolved(recipe, "run.deterministic=true", "algorithm.max_lag=0"))
+    path = cache.path(resolved(recipe))
+    assert path == cache.path(resolved(recipe, "run.seed=7", "run.total_steps=123"))
+    assert path != cache.path(resolved(recipe, "run.deterministic=true", "algorithm.max_lag=0"))
 
 
 def test_no_episode_is_planned_longer_than_its_limit() -> None:

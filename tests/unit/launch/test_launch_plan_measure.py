@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rollbus_core.config.load import load
-from rollbus_launch.plan_echo import way
-from rollbus_launch.plan_fit import actor_costs, ending_share, fit, hub_costs
-from rollbus_launch.plan_rehearsal import Rehearsal, Sample, Tally
+from rollbus_launch.planning.echo import way
+from rollbus_launch.planning.fit import actor_costs, ending_share, fit, hub_costs
+from rollbus_launch.planning.rehearsal import Rehearsal, Sample, Tally
 
 
 def tally(ticks: int, num_rows: int, *, per_turn: int, ends: int = 0) -> Tally:

@@ -15,10 +15,12 @@ from rollbus_core.plan.calibrate import Seen
 from rollbus_core.plan.costs import ActorCosts, HubCosts, StageCosts
 from rollbus_core.plan.trials import basis
 from rollbus_core.service import Service
-from rollbus_launch import environments, plan, plan_layouts, plan_trial, plan_trials
+from rollbus_launch import environments
 from rollbus_launch.awaiting import AwaitingSpec
-from rollbus_launch.plan_layouts import Machines
-from rollbus_launch.plan_trial import Trial
+from rollbus_launch.planning import layouts, plan, trials
+from rollbus_launch.planning import trial as trial_module
+from rollbus_launch.planning.layouts import Machines
+from rollbus_launch.planning.trial import Trial
 from rollbus_wire.link import local_pair
 from rollbus_wire.messages import Members
 from rollbus_wire.polling import Poller
@@ -37,7 +39,7 @@ def test_a_trial_sees_what_processes_use(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROLLBUS_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(plan_trial, "WARM_S", 0.1)
+    monkeypatch.setattr(trial_module, "WARM_S", 0.1)
     trial = Trial(
         load(recipe), num_envs=8, num_slices=1, hubs=1, actors=1, processes=FUSED, counted_s=0.5
     )  # fmt: skip
@@ -79,8 +81,8 @@ def fake_trials(monkeypatch: pytest.MonkeyPatch, found: list[Seen | None]) -> li
         def seen(self) -> Seen | None:
             return found[len(asked) - 1]
 
-    monkeypatch.setattr(plan_trials, "Trial", Fake)
-    monkeypatch.setattr(plan_trials, "num_cores", lambda: 2)
+    monkeypatch.setattr(trials, "Trial", Fake)
+    monkeypatch.setattr(trials, "num_cores", lambda: 2)
     return asked
 
 
@@ -91,7 +93,7 @@ def test_trials_are_no_larger_than_the_machine(
     seen = Seen({"hub-0": 1e-5, "hub-1": 1e-5}, 0.0, 0.0, 10.0, steps_per_s=2e4)
     asked = fake_trials(monkeypatch, [seen, None, seen])
     resolved = load(recipe, ["env.num_envs=48", "env.num_slices=12", "env.hubs=12"])
-    found = plan_trials.tried(resolved, costs)
+    found = trials.tried(resolved, costs)
     assert [each["processes"] for each in asked] == [APART, FUSED, APART]
     sizes = {name: asked[1][name] for name in ("num_envs", "num_slices", "hubs", "actors")}
     assert sizes == {"num_envs": 8, "num_slices": 2, "hubs": 2, "actors": 1}
@@ -99,7 +101,7 @@ def test_trials_are_no_larger_than_the_machine(
     assert found.hub_apart.tick_s == pytest.approx(costs.hub_apart.tick_s * 20 / 35, rel=0.03)
     assert found.hub_fused == costs.hub_fused
     # What is planned is not what was tried.
-    planned = plan_layouts.stated(resolved.recipe, Machines(num_cores=2))
+    planned = layouts.stated(resolved.recipe, Machines(num_cores=2))
     assert basis(planned, found.trials).text.startswith("extrapolated from a trial of broker-0, hub-0, hub-1")
 
 
@@ -111,7 +113,7 @@ def test_the_stated_layout_is_predicted_at_the_rate_of_its_trials(
     found = [replace(used, steps_per_s=rate, seconds=2.5) for rate in (6e3, 9e3, 8e3)]
     fake_trials(monkeypatch, found)
     resolved = load(recipe, [f"deploy.processes=[{', '.join(APART)}]"])
-    made = plan.make(resolved, plan_trials.tried(resolved, costs), Machines(num_cores=2), episode_steps=10.0)
+    made = plan.make(resolved, trials.tried(resolved, costs), Machines(num_cores=2), episode_steps=10.0)
     assert made.stated.prediction.steps_per_s == pytest.approx(7e3, rel=0.02)
     assert made.stated.basis.text.startswith("measured trial: 6,000 and 8,000 steps/s in 5.0 s")
     assert made.to_data()["basis"] == made.stated.basis.text
@@ -126,7 +128,7 @@ def test_where_trials_see_nothing_the_model_stands_alone(
     recipe: Path, costs: StageCosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_trials(monkeypatch, [None, None, None])
-    assert plan_trials.tried(load(recipe), costs) == costs
+    assert trials.tried(load(recipe), costs) == costs
 
 
 def test_what_awaits_a_spec_tells_what_it_became(recipe: Path, tmp_path: Path) -> None:

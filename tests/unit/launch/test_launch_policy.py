@@ -13,7 +13,7 @@ import pytest
 
 from rollbus_actor.engines.base import Forward
 from rollbus_core.version import Version
-from rollbus_launch.policy_service import PolicyService
+from rollbus_launch.policy_service.service import PolicyService
 from rollbus_policies.base import Act, Ask, PolicySpec
 from rollbus_wire.errors import DeadlineExceeded, FaultReceived
 from rollbus_wire.messages import Decided, Fault, Ping, Pong

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus_core.paths import RunPaths
-from rollbus_launch import silence, stacks
+from rollbus_launch.processes import silence, stacks
 
 STACK = """Thread 0x00007f0000000001 (most recent call first):
   File "/home/me/other.py", line 3 in wait

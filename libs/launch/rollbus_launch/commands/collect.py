@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Collect and print what came of it."""
     from rollbus_launch.collect import collect
-    from rollbus_launch.evaluation import Settings
+    from rollbus_launch.evaluation.evaluate import Settings
     from rollbus_launch.serve import limit_threads
 
     limit_threads()

@@ -18,7 +18,7 @@ from rollbus_launch.tables import add_json_flag, show
 from rollbus_wire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rollbus_launch.evaluation import Settings
+    from rollbus_launch.evaluation.evaluate import Settings
 
 
 def add_parser(subparsers: Any) -> None:
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print mean return, interval, success and the episodes."""
-    from rollbus_launch.evaluation import evaluate
+    from rollbus_launch.evaluation.evaluate import evaluate
     from rollbus_launch.serve import limit_threads
 
     limit_threads()
@@ -87,7 +87,7 @@ def _task_rows(tasks: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _settings(arguments: argparse.Namespace, resolved: Resolved) -> Settings:
-    from rollbus_launch.evaluation import Settings
+    from rollbus_launch.evaluation.evaluate import Settings
 
     config, seed = resolved.recipe.eval, arguments.seed
     if seed is not None and not 0 <= seed <= MAX_SEED:

@@ -36,9 +36,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Costs, then the plan."""
-    from rollbus_launch import plan
-    from rollbus_launch.plan_layouts import Machines
-    from rollbus_launch.plan_report import show_plan
+    from rollbus_launch.planning import plan
+    from rollbus_launch.planning.layouts import Machines
+    from rollbus_launch.planning.report import show_plan
 
     machines = Machines(arguments.hosts, arguments.cores or num_cores(), arguments.gpus)
     resolved, costs = plan.prepare(

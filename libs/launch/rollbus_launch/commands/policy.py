@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    from rollbus_launch import policy_build
+    from rollbus_launch.policy_service import build
     from rollbus_launch.serve import limit_threads
 
     limit_threads()
@@ -44,4 +44,4 @@ def run(arguments: argparse.Namespace) -> int:
     if not checkpoint.exists():
         raise ConfigError(f"{checkpoint} does not exist; the run has saved no checkpoint yet")
     listen = arguments.listen or f"ipc://{paths.policy_socket}"
-    return policy_build.serve(checkpoint.resolve(), resolved.recipe, listen, arguments.spin_us * 1e-6)
+    return build.serve(checkpoint.resolve(), resolved.recipe, listen, arguments.spin_us * 1e-6)

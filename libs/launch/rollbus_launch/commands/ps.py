@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rollbus_launch import silence, stacks
 from rollbus_launch.control import Control, run_paths
+from rollbus_launch.processes import silence, stacks
 from rollbus_launch.progress import advice, awaited, bottleneck
 from rollbus_launch.tables import add_json_flag, show
 

@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resolve the configuration once per run folder, then serve."""
-    from rollbus_launch.children import LAUNCHER_PID
+    from rollbus_launch.processes.children import LAUNCHER_PID
     from rollbus_launch.serve import serve
     from rollbus_launch.settling import settle
 

@@ -17,9 +17,10 @@ from rollbus_core.config.load import load
 from rollbus_core.cores import num_cores
 from rollbus_core.lines import is_no_room
 from rollbus_core.paths import RunPaths, remove_dead
-from rollbus_launch import auto_layout, environments, resuming, room
+from rollbus_launch import environments, resuming, room
 from rollbus_launch.compare import compare_rows
 from rollbus_launch.control import LATEST
+from rollbus_launch.planning import auto_layout
 from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, why_no_curve, write_summary
 from rollbus_launch.session import Session, layout, newest_checkpoint

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rollbus_core.paths import RunPaths
 from rollbus_core.restarts import RestartBudget
-from rollbus_launch import last_words, stacks
-from rollbus_launch.children import NO_ROOM_CODE, Child, start_command
 from rollbus_launch.launchers.base import ProcessSpec
+from rollbus_launch.processes import last_words, stacks
+from rollbus_launch.processes.children import NO_ROOM_CODE, Child, start_command
 from rollbus_wire.errors import RollbusError
 
 #: The broker, which goes last, has at least this long to end.
@@ -116,7 +116,7 @@ class LocalLauncher:
         return False
 
     def ask_stack(self, role: str, index: int) -> None:
-        """Have the process of a service write down where it is (`rollbus_launch.stacks`)."""
+        """Have the process of a service write down where it is (`rollbus_launch.processes.stacks`)."""
         for entry in self._processes.values():
             if role in entry.spec.roles and entry.spec.index == index:
                 stacks.forget(self.paths, entry.spec.name)

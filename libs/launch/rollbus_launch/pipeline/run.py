@@ -19,9 +19,9 @@ from typing import Any
 
 from rollbus_core.datasets.files import replace
 from rollbus_core.paths import RunPaths
-from rollbus_launch.children import end_with_parent
 from rollbus_launch.control import wait_until_ended
 from rollbus_launch.pipeline.file import Pipeline
+from rollbus_launch.processes.children import end_with_parent
 from rollbus_launch.stages.base import Artefact, Stage
 from rollbus_wire.errors import ConfigError, RollbusError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rollbus_core.config.models import option
+from rollbus_launch.evaluation.intervals import paired_gain, wilson
 from rollbus_launch.stages.base import EVALUATION, RUN, Artefact, Stage
-from rollbus_launch.statistics import paired_gain, wilson
 from rollbus_launch.tables import show
 
 #: Of an evaluation, what does not depend on where and when it was done.

@@ -26,10 +26,12 @@ import time
 from collections import deque
 
 from rollbus_core.paths import RunPaths
-from rollbus_launch.children import Child, environment, start_command
 from rollbus_launch.launchers.base import ProcessSpec
+from rollbus_launch.processes.children import Child, environment, start_command
 from rollbus_launch.serve import THREAD_VARIABLES
 
+#: The nursery's own end.
+_PROGRAM = "rollbus_launch.processes.forks"
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.02
 #: Requests that are not answered yet; the others wait here.
@@ -50,7 +52,7 @@ class Nursery:
         one_thread = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
         with theirs, open(paths.logs / "nursery.stderr", "ab") as errors:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "rollbus_launch.forks", str(theirs.fileno()), str(paths.root)],
+                [sys.executable, "-m", _PROGRAM, str(theirs.fileno()), str(paths.root)],
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment() | one_thread,
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip

@@ -20,12 +20,12 @@ from rollbus_core.config.load import load_resolved
 from rollbus_core.feed import Feed
 from rollbus_core.paths import RunPaths
 from rollbus_core.plan.calibrate import Seen
-from rollbus_launch import cpu_use, nursery
-from rollbus_launch.children import start_command
-from rollbus_launch.cpu_use import Used
 from rollbus_launch.launchers.local import LocalLauncher
-from rollbus_launch.nursery import Nursery
-from rollbus_launch.plan_recipe import quiet
+from rollbus_launch.planning.recipe import quiet
+from rollbus_launch.processes import cpu_use, nursery
+from rollbus_launch.processes.children import start_command
+from rollbus_launch.processes.cpu_use import Used
+from rollbus_launch.processes.nursery import Nursery
 from rollbus_launch.session import layout
 from rollbus_wire.errors import DeadlineExceeded
 

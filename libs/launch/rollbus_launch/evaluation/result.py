@@ -7,7 +7,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rollbus_launch.statistics import wilson
+from rollbus_launch.evaluation.intervals import wilson
 from rollbus_wire.spec import EnvSpec
 
 #: Of all tasks together, beside their names; no task may be called so.

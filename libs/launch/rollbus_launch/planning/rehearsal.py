@@ -21,8 +21,8 @@ from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_launch import build
 from rollbus_launch.awaiting import AwaitingSpec
-from rollbus_launch.plan_memory import Growth
-from rollbus_launch.plan_recipe import quiet
+from rollbus_launch.planning.memory import Growth
+from rollbus_launch.planning.recipe import quiet
 from rollbus_wire.errors import DeadlineExceeded
 from rollbus_wire.polling import Poller
 

@@ -1,4 +1,4 @@
-"""How long a message between two processes takes: ``python -m rollbus_launch.plan_echo ENDPOINT`` answers.
+"""How long a message between two processes takes; ``python -m rollbus_launch.planning.echo ADDRESS`` answers.
 
 The way costs CPU time of both processes and their I/O threads; the rest is waking up what sleeps.
 """

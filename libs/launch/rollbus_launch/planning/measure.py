@@ -12,11 +12,11 @@ from typing import Any
 from rollbus_core.config.plugins import least_rows
 from rollbus_core.cores import num_cores
 from rollbus_core.plan.costs import IdleCosts, StageCosts
-from rollbus_launch import plan_echo
-from rollbus_launch.plan_fit import actor_costs, ending_share, hub_costs, ratio
-from rollbus_launch.plan_memory import Growth
-from rollbus_launch.plan_rehearsal import Rehearsal, Sample
-from rollbus_launch.plan_trials import tried
+from rollbus_launch.planning import echo
+from rollbus_launch.planning.fit import actor_costs, ending_share, hub_costs, ratio
+from rollbus_launch.planning.memory import Growth
+from rollbus_launch.planning.rehearsal import Rehearsal, Sample
+from rollbus_launch.planning.trials import tried
 
 #: Of each rehearsal; of real updates; of two processes side by side.
 REHEARSAL_S, UPDATES_S, SIDE_BY_SIDE_S = 0.6, 2.0, 0.6
@@ -32,7 +32,7 @@ def measure(resolved: Any, note: Callable[[str], None] = lambda _: None) -> Stag
     num_rows, num_slices = env.num_envs // env.num_slices, env.num_slices
     growth = Growth(resolved.recipe)
     note("messages between processes")
-    way = plan_echo.way()
+    way = echo.way()
     note("the run as it is")
     whole = Whole(resolved, num_rows, num_slices, growth)
     note("other slices and episodes")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from rollbus_core.access import Access
 from rollbus_core.version import Version
 from rollbus_launch.environments import env_maker, peer_link
-from rollbus_launch.evaluation_result import Evaluation, summarise
+from rollbus_launch.evaluation.result import Evaluation, summarise
 from rollbus_launch.policy_module import import_torch, make_policy
 from rollbus_wire.link import local_pair
 from rollbus_wire.spec import EnvSpec
 
 if TYPE_CHECKING:
-    from rollbus_launch.episode_recorder import EpisodeRecorder
+    from rollbus_launch.evaluation.recorder import EpisodeRecorder
 
 EVALUATION_NOISE = "evaluation-noise"
 #: Rows of every forward pass of an evaluation, however many environments run.

@@ -16,8 +16,8 @@ from rollbus_core.lines import LineFile
 from rollbus_core.member import Member
 from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
-from rollbus_launch.evaluation import Running, Settings
-from rollbus_launch.evaluation_result import Evaluation
+from rollbus_launch.evaluation.evaluate import Running, Settings
+from rollbus_launch.evaluation.result import Evaluation
 from rollbus_wire.errors import CheckpointError
 from rollbus_wire.link import Link
 from rollbus_wire.messages import CheckpointSaved, Evaluated

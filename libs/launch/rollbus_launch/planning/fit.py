@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollbus_core.plan.costs import ActorCosts, HubCosts
-from rollbus_launch.plan_rehearsal import Sample, Tally
+from rollbus_launch.planning.rehearsal import Sample, Tally
 
 #: Fewer ticks without ends say nothing.
 MIN_PLAIN_TICKS = 100

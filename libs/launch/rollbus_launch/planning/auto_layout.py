@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from rollbus_core.config.source import DEFAULT
-from rollbus_launch import plan_cache, plan_layouts
+from rollbus_launch.planning import cache, layouts
 from rollbus_launch.progress import by_role
 
 #: What is chosen where it has its default value.
@@ -98,7 +98,7 @@ def remember(resolved: Any, reports: Sequence[Costs]) -> None:
 
 
 def _path(resolved: Any) -> Path:
-    return plan_cache.path(resolved).with_suffix(".run.json")
+    return cache.path(resolved).with_suffix(".run.json")
 
 
 def _recall(resolved: Any) -> Costs | None:
@@ -111,7 +111,7 @@ def _recall(resolved: Any) -> Costs | None:
 
 def _pairs(pairs: int, slices: int, reason: str) -> Choice:
     return Choice(
-        plan_layouts.settings(plan_layouts.FUSED, pairs, pairs, slices),
+        layouts.settings(layouts.FUSED, pairs, pairs, slices),
         f"layout: {pairs} process{'es' * (pairs > 1)} with hub and actor, because {reason}",
     )  # fmt: skip
 

@@ -20,8 +20,8 @@ from rollbus_core.plan.costs import StageCosts, load_costs
 from rollbus_core.plan.layouts import Layout
 from rollbus_core.plan.model import Prediction, predict
 from rollbus_core.plan.trials import Basis, basis
-from rollbus_launch import auto_layout, plan_cache, plan_layouts
-from rollbus_launch.plan_layouts import Machines
+from rollbus_launch.planning import auto_layout, cache, layouts
+from rollbus_launch.planning.layouts import Machines
 from rollbus_launch.serve import limit_threads
 from rollbus_wire.errors import ConfigError
 
@@ -123,19 +123,19 @@ def prepare(
         )
     if costs_file is not None:
         return resolved, load_costs(costs_file)
-    costs = None if fresh else plan_cache.cached(resolved)
+    costs = None if fresh else cache.cached(resolved)
     return resolved, costs if costs is not None else _measured(resolved)
 
 
 def _measured(resolved: Resolved) -> StageCosts:
     limit_threads()
-    from rollbus_launch.plan_measure import measure
+    from rollbus_launch.planning.measure import measure
 
     console, began = sys.stderr, time.monotonic()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         costs = measure(resolved, lambda text: print(f"measuring: {text}", file=console))
-    costs = costs.model_copy(update={"machine": plan_cache.machine()})
-    plan_cache.keep(resolved, costs)
+    costs = costs.model_copy(update={"machine": cache.machine()})
+    cache.keep(resolved, costs)
     print(
         f"measured in {time.monotonic() - began:.0f} s; kept for the next plan (--fresh measures anew)",
         file=console,
@@ -148,13 +148,13 @@ def make(resolved: Resolved, costs: StageCosts, machines: Machines, *, episode_s
     recipe = resolved.recipe
     expected = episode_steps or expected_episode(costs)
     planner = _Planner(recipe, resolved.feed, costs, expected)
-    stated = planner.option(plan_layouts.stated(recipe, machines))
+    stated = planner.option(layouts.stated(recipe, machines))
     ends = (costs.episode_steps, max(costs.episode_steps, costs.episode_limit))
     between = tuple(
         _Planner(recipe, resolved.feed, costs, steps).option(stated.layout).prediction.steps_per_s
         for steps in ends
     )
-    options = [planner.option(layout) for layout in plan_layouts.candidates(recipe, machines)]
+    options = [planner.option(layout) for layout in layouts.candidates(recipe, machines)]
     hosts = planner.many(machines) if machines.num_hosts > 1 or machines.num_gpus else []
     used = memory.host_bytes(
         stated.layout.hosts[0], costs, resolved.feed, recipe.broker.slab_bytes, first=True
@@ -198,7 +198,7 @@ class _Planner:
         prediction = predict(
             layout, costs, feed, episode_steps=self._episode_steps, max_batch=self.recipe.actor.max_batch,
             num_ranks=num_learners, network_s=NETWORK_S if len(layout.hosts) > 1 else 0.0,
-            max_events=STATED_EVENTS if layout.label == plan_layouts.STATED else MAX_EVENTS,
+            max_events=STATED_EVENTS if layout.label == layouts.STATED else MAX_EVENTS,
         )  # fmt: skip
         used = memory.largest(layout, costs, feed, self.recipe.broker.slab_bytes)
         leans = basis(layout, self.costs.trials)
@@ -207,8 +207,8 @@ class _Planner:
     def many(self, machines: Machines) -> list[Option]:
         """Every number of processes per host, with one learner and with as many as keep up."""
         options = []
-        for pairs in plan_layouts.pairs_to_try(machines):
-            layout = plan_layouts.on_hosts(self.recipe, machines, pairs)
+        for pairs in layouts.pairs_to_try(machines):
+            layout = layouts.on_hosts(self.recipe, machines, pairs)
             options.append(self.option(layout))
             wanted = self._learners(options[-1])
             limit = machines.num_gpus or machines.num_hosts

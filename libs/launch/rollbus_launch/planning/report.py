@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollbus_launch.plan import Option, Plan
+from rollbus_launch.planning.plan import Option, Plan
 from rollbus_launch.tables import show
 
 #: Rows of a table of layouts.

@@ -1,6 +1,6 @@
 """Bytes of service processes: what is imported once and shared by copies, and what each role adds to its own.
 
-Services are forked from a process that has imported what they need (nursery.py), so that the imports count
+Services are forked from a process that has imported what they need (processes/nursery.py), so that the imports count
 once per host.
 """
 

@@ -12,9 +12,9 @@ from rollbus_core.plan.calibrate import Seen, calibrated, mean_of, said_of
 from rollbus_core.plan.costs import StageCosts
 from rollbus_core.plan.layouts import Layout
 from rollbus_core.plan.trials import Tried
-from rollbus_launch import plan_layouts
-from rollbus_launch.plan_layouts import Machines
-from rollbus_launch.plan_trial import Trial
+from rollbus_launch.planning import layouts
+from rollbus_launch.planning.layouts import Machines
+from rollbus_launch.planning.trial import Trial
 
 #: Events of the simulation that a trial's rate is held against: as many as the stated layout gets.
 SAID_EVENTS = 90_000
@@ -56,7 +56,7 @@ def tried(resolved: Any, costs: StageCosts) -> StageCosts:
     stated), and again as stated, because a machine is not as fast in one minute as in the next."""
     stated = tuple(resolved.recipe.deploy.processes)
     fused = any({"hub", "actor"} <= set(entry.replace(" ", "").split("+")) for entry in stated)
-    other = plan_layouts.APART if fused else plan_layouts.FUSED
+    other = layouts.APART if fused else layouts.FUSED
     first, between, again = (_run(resolved, entries) for entries in (stated, other, stated))
     made = [each for each in (between, _together(first, again)) if each is not None]
     for each in made:
@@ -79,7 +79,7 @@ def _run(resolved: Any, entries: Sequence[str]) -> _Trials | None:
     trial = Trial(resolved, processes=tuple(entries), **size)
     if (seen := trial.seen()) is None:
         return None
-    layout = plan_layouts.one_host(**size, entries=tuple(entries), machines=Machines(1, cores))
+    layout = layouts.one_host(**size, entries=tuple(entries), machines=Machines(1, cores))
     return _Trials(layout, trial.feed, (seen,), hubs / env.hubs, recipe.actor.max_batch)
 
 

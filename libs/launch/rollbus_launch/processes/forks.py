@@ -1,4 +1,4 @@
-"""The nursery's own process: ``python -m rollbus_launch.forks FD RUN_DIR``. See nursery.py."""
+"""The nursery's own process: ``python -m rollbus_launch.processes.forks FD RUN_DIR``. See nursery.py."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 from rollbus_core.config.load import load_resolved
 from rollbus_core.paths import RunPaths
 from rollbus_launch import build
-from rollbus_launch.children import LAUNCHER_PID
 from rollbus_launch.commands.serve import end
+from rollbus_launch.processes.children import LAUNCHER_PID
 from rollbus_launch.serve import process_name, serve
 
 _PR_SET_NAME = 15

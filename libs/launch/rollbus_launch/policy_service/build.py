@@ -9,7 +9,7 @@ from typing import Any
 from rollbus_core import service
 from rollbus_core.access import Access
 from rollbus_core.version import Version
-from rollbus_launch.policy_service import PolicyService
+from rollbus_launch.policy_service.service import PolicyService
 from rollbus_wire.link import Link
 from rollbus_wire.spec import EnvSpec
 

@@ -1,0 +1,1 @@
+"""What to run on which machine: measured costs, a model, trials (docs/planning.md)."""
