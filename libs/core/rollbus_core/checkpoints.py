@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus_core.kinds import FILE, unlike
+from rollbus_core.reading import read_at_most
 from rollbus_wire.errors import CheckpointError, short
 
 if TYPE_CHECKING:
@@ -103,10 +104,11 @@ def read_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
     """
     check_kinds(path)
     try:
-        with open(path / MANIFEST, "rb") as file:  # read(limit) would take as much memory as the limit
-            if os.fstat(file.fileno()).st_size > MAX_MANIFEST_BYTES:
-                raise ValueError(f"it has more than {MAX_MANIFEST_BYTES >> 20} MiB")
-            manifest = json.load(file)
+        with open(path / MANIFEST, "rb") as file:
+            data = read_at_most(file, MAX_MANIFEST_BYTES)
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise ValueError(f"it has more than {MAX_MANIFEST_BYTES >> 20} MiB")
+        manifest = json.loads(data)
         _check_manifest(manifest)
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{path} is no checkpoint: it has no {MANIFEST}") from None

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from rollbus_core.reading import read_at_most
 from rollbus_wire.errors import ConfigError
 
 COMMAND_LINE = "command line"
@@ -115,7 +116,7 @@ def read(path: Path, kind: str = "recipe") -> Document:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ConfigError(f"{path} is no file; give a .yaml file")
         with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_CHARS + 1)
+            text = read_at_most(file, MAX_CHARS)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; give the path of a {kind} ({kind}s/*.yaml)") from None
     except IsADirectoryError:

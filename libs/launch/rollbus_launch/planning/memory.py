@@ -1,7 +1,7 @@
 """Bytes of service processes: what is imported once and shared by copies, and what each role adds to its own.
 
-Services are forked from a process that has imported what they need (processes/nursery.py), so that the imports count
-once per host.
+Services are forked from a process that has imported what they need (processes/nursery.py), so that the
+imports count once per host.
 """
 
 from __future__ import annotations
