@@ -24,6 +24,7 @@ from rollbus_wire.messages import (
     Batch,
     Consumed,
     Durable,
+    Fault,
     Message,
     OpenTable,
     Sample,
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 
 #: What was executed, in chunks from data sets; actors record ``action``, what the policy scores.
 EXECUTED = "env_action"
+#: What is said of a delivery number that came before: (table, number).
+_AGAIN = (
+    "table {0} numbers a delivery {1} that the learner has had: the store's log lost its end; the table is "
+    "opened anew, nothing is learned twice"
+)
 
 
 class Streams:
@@ -68,6 +74,10 @@ class Streams:
         self.asked = 0.0
         #: Stream -> its batch for the next update; None: it is asked for.
         self._batches: dict[str, Batch | None] = {}
+        #: Stream -> number of its delivery that came last.
+        self._last: dict[str, int] = {}
+        #: Streams of which a delivery came whose number had been there.
+        self._outrun: set[str] = set()
 
     # --- the store -------------------------------------------------------------------------------
 
@@ -82,9 +92,11 @@ class Streams:
 
     def open(self, version: Version, applied: Mapping[str, int], on_open: Callable[[], Any]) -> None:
         """Open all tables for a learner that is at ``version`` and has applied these deliveries."""
-        self._batches, self._opening = {}, set(self.feeds)
+        self._batches, self._opening, self._last = {}, set(self.feeds), dict(applied)
         for name, feed in self.feeds.items():
-            message = OpenTable(name, feed.table.model_dump(), list(version), applied.get(name, 0))
+            message = OpenTable(
+                name, feed.table.model_dump(), list(version), applied.get(name, 0), name in self._outrun
+            )
             self._requests.ask(message, partial(self._on_open, name, on_open))
 
     def _on_open(self, name: str, on_open: Callable[[], Any], reply: Message) -> None:
@@ -92,6 +104,7 @@ class Streams:
             self._refused("open table", reply)
             return
         self._opening.discard(name)
+        self._outrun.discard(name)
         if not self._opening and not self.opened:
             self.opened = True
             on_open()
@@ -112,11 +125,13 @@ class Streams:
             self._requests.ask(message, partial(self._on_sample, name))
 
     def _on_sample(self, name: str, reply: Message) -> None:
-        if isinstance(reply, Batch):
-            if name in self._batches:
-                self._batches[name] = reply
-        else:
+        if not isinstance(reply, Batch):
             self._refused("sample", reply)
+        elif reply.sequence <= self._last.get(name, 0):
+            self._outrun.add(name)
+            self._refused("sample", Fault(ConfigError.code, _AGAIN.format(name, reply.sequence)))
+        elif name in self._batches:
+            self._batches[name], self._last[name] = reply, reply.sequence
 
     def _refused(self, what: str, reply: Message) -> None:
         """The store does not have what it had: tables are to be opened again, from what is applied."""

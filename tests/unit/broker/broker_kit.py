@@ -31,8 +31,10 @@ def ticket_request(
     return TicketRequest(table, slice, rows, decisions, layout(decisions, rows).to_data())
 
 
-def open_table(settings: dict[str, Any], version: tuple[int, int] = (1, 0), applied: int = 0) -> OpenTable:
-    return OpenTable("main", settings, list(version), applied)
+def open_table(
+    settings: dict[str, Any], version: tuple[int, int] = (1, 0), applied: int = 0, outrun: bool = False
+) -> OpenTable:
+    return OpenTable("main", settings, list(version), applied, outrun)
 
 
 def write_chunk(

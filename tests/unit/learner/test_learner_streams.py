@@ -89,7 +89,8 @@ def test_tables_are_opened_drawn_and_told_of_by_name(tmp_path):
         assert all(isinstance(e.message, Sample) and e.message.batch_size == 3 for e in sent)
         for number, envelope in enumerate(sent):
             assert made.take() is None and made.waiting
-            store.send(Batch(envelope.message.table, 10 + number, []), re=envelope.id)
+            sequence = 10 + 2 * update_number + number
+            store.send(Batch(envelope.message.table, sequence, []), re=envelope.id)
             made.poll()
         assert list(made.take()) == expected and made.take() is None
     made.consumed({"train": 10, "demos": 11}, (0, 4), 4)
@@ -97,6 +98,32 @@ def test_tables_are_opened_drawn_and_told_of_by_name(tmp_path):
     assert [(m.table, m.sequence, m.updates) for m in told if isinstance(m, Consumed)] == [
         ("train", 10, 4), ("demos", 11, 4)
     ]  # fmt: skip
+
+
+def test_a_delivery_that_comes_again_is_not_learned_from_and_the_tables_are_opened_anew(tmp_path):
+    """The log of the store lost its end while the learner lived on."""
+    made, store, refused = streams({"train": STEP}, tmp_path)
+
+    def open_and_sample(applied, number):
+        made.open((0, 3), {"train": applied}, lambda: None)
+        asked = store.recv()
+        store.send(TableState("train", 0, 0, 0, 0, 0, 0), re=asked.id)
+        made.poll()
+        made.sample(0, lambda name: 1)
+        store.send(Batch("train", number, []), re=store.recv().id)
+        made.poll()
+        return asked.message.outrun
+
+    assert not open_and_sample(5, 6)
+    assert made.take()["train"].sequence == 6 and not refused
+    made.sample(1, lambda name: 1)
+    store.send(Batch("train", 6, []), re=store.recv().id)
+    made.poll()
+    assert refused == ["sample"] and made.take() is None and not made.opened
+    assert open_and_sample(6, (1 << 32) + 1)
+    assert made.take()["train"].sequence == (1 << 32) + 1 and made.opened
+    assert not open_and_sample(7, 7)  # applied already
+    assert refused == ["sample", "sample"] and made.take() is None
 
 
 def test_what_was_executed_becomes_what_the_policy_scores(tmp_path):

@@ -18,6 +18,8 @@ class OpenTable(Message):
     version: List[int]
     #: `Batch.sequence` up to which the resumed checkpoint has applied deliveries.
     applied: int = 0
+    #: A delivery came whose number the learner has had: the store has forgotten the end of its log.
+    outrun: bool = False
 
 
 @dataclass

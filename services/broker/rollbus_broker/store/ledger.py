@@ -79,11 +79,15 @@ class Ledger:
             raise ConfigError(f"table {short(name)} lost records of its log; the learner opens it anew")
         return table
 
-    def open(self, name: str, config: TableConfig, version: Version, applied: int, now: float) -> Table:
-        """Create or adopt a table for a learner at ``version``."""
-        self._make_up(name, applied)
-        self._log("open", name, c=config.model_dump(), v=list(version), a=applied)
-        self._open(name, config, version, applied, now)
+    def open(
+        self, name: str, config: TableConfig, version: Version, applied: int, now: float, outrun: bool = False
+    ) -> Table:
+        """Create or adopt a table for a learner at ``version``; ``outrun``: see `OpenTable`."""
+        table = self.tables.get(name)
+        outrun |= applied > (table.delivered if table else 0)
+        self._make_up(name, applied, outrun)
+        self._log("open", name, c=config.model_dump(), v=list(version), a=applied, o=outrun)
+        self._open(name, config, version, applied, now, outrun)
         return self.tables[name]
 
     def begin(self, table: Table, ticket: TicketInfo) -> None:
@@ -151,12 +155,11 @@ class Ledger:
                 self.compact()
         return self.log.flush()
 
-    def _make_up(self, name: str, applied: int) -> None:
-        """A learner that has applied more than was delivered proves that the log lost its end: its numbers
-        may have been used, so others follow.
+    def _make_up(self, name: str, applied: int, outrun: bool) -> None:
+        """A learner that has had more than was delivered proves that the log lost its end: its numbers may
+        have been used, so others follow.
         """
         table = self.tables.get(name)
-        outrun = applied > (table.delivered if table else 0)
         if not outrun and (table is not None or not self.floor):
             return
         last = 0 if table is None else table.last_known if table.doubtful else table.sequence
@@ -167,14 +170,20 @@ class Ledger:
 
     # --- parts that recovery shares ---
 
-    def _open(self, name: str, config: TableConfig, version: Version, applied: int, now: float) -> None:
+    def forget(self) -> None:
+        """Be as if nothing of the log had been applied; for before slabs are adopted."""
+        self.floor, self.tables, self.resting, self.committed = 0, {}, {}, {}
+
+    def _open(
+        self, name: str, config: TableConfig, version: Version, applied: int, now: float, outrun: bool
+    ) -> None:
         table = self.tables.get(name)
         if table is not None and table.config.sampler != config.sampler:
             for ticket in list(table.tickets.values()):
                 self._end(table, ticket.number, "", True, "expired", now)
             self._free(list(table.chunks()))
             table = None
-        if table is not None and applied > table.delivered and self.floor > table.sequence:
+        if table is not None and outrun and self.floor > table.sequence:
             table.doubt(self.floor, 0)
         if table is None:
             table = self.tables[name] = self.new_table(name, config)

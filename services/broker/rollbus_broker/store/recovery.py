@@ -30,15 +30,21 @@ def recover(ledger: Ledger, now: float, is_whole: Callable[[Chunk], bool], boot:
     log = ledger.log
     lost_bytes = log.found.lost_bytes
     replay = Replay(ledger, now, gaps=lost_bytes > 0)
-    slabs = replay.run(log.found.records)
+    slabs, misfits = replay.run(log.found.records), 0
+    if lacking := not lost_bytes and replay.lacking:
+        misfits = replay.misfits
+        ledger.forget()
+        replay = Replay(ledger, now, gaps=True)
+        slabs = replay.run(log.found.records)
+    lossy = lost_bytes > 0 or lacking
     num_records, log.found.records = len(log.found.records), []
     for table in ledger.tables.values():
         for ticket in list(table.tickets.values()):
             ledger._end(table, ticket.number, "", True, "expired", now)
-    damaged = _doubt(ledger, replay, boot, lost_bytes) if lost_bytes else 0
-    if lost_bytes:
+    damaged = _doubt(ledger, replay, boot, lost_bytes) if lossy else 0
+    if lossy:
         ledger.release_at = now + ledger.rest_s
-    lost_slabs = _adopt(ledger, slabs.values(), withhold=lost_bytes > 0)
+    lost_slabs = _adopt(ledger, slabs.values(), withhold=lossy)
     strangers = len(ledger.pool.remove_strangers())
     lost = _lose(ledger, is_whole)
     for slab_table in {slab.table for slab in ledger.pool.slabs.values()}:
@@ -48,6 +54,7 @@ def recover(ledger: Ledger, now: float, is_whole: Callable[[Chunk], bool], boot:
     return {
         "records": num_records, "cut_bytes": log.found.cut_bytes, "chunks": kept, "damaged_chunks": damaged,
         "lost_chunks": lost, "lost_slabs": lost_slabs, "stale_slabs": strangers,
+        "misfits": misfits,
     }  # fmt: skip
 
 
@@ -55,6 +62,11 @@ def tell(found: dict[str, int], log: Log, to: Any) -> int:
     """Say ``to`` the service's log what was found; bytes that the store's log had lost in its middle."""
     if any(found.values()):
         to.info("store recovered", **found)
+    if found["misfits"]:
+        to.warning(
+            "store log lacks records", file=str(log.path), records_without_those_before=found["misfits"],
+            damaged_chunks=found["damaged_chunks"],
+        )  # fmt: skip
     for offset, size in log.found.damage:
         to.warning(
             "store log damaged", file=str(log.path), offset=offset, lost_bytes=size,
@@ -121,11 +133,14 @@ def _lose(ledger: Ledger, is_whole: Callable[[Chunk], bool]) -> int:
 class Replay:
     """Applies log records to the tables of a ledger; touches no cell, because none is mapped yet.
 
-    ``gaps``: records are missing; one that does not fit without them is passed over.
+    ``gaps``: records are missing. One that does not fit without those before it is passed over; where no byte
+    that is left tells so, it shows that some are missing.
     """
 
     def __init__(self, ledger: Ledger, now: float, *, gaps: bool) -> None:
         self.ledger, self.now, self._gaps = ledger, now, gaps
+        #: Records that did not fit.
+        self.misfits = 0
         #: Table -> sequences that it must have had, and those whose chunks were found.
         self.wanted: dict[str, set[int]] = defaultdict(set)
         self.found: dict[str, set[int]] = defaultdict(set)
@@ -139,9 +154,13 @@ class Replay:
             try:
                 getattr(self, "_on_" + record["k"])(record)
             except (KeyError, ValueError, IndexError, StopIteration):
-                if not self._gaps:
-                    raise
+                self.misfits += 1
         return self._slabs
+
+    @property
+    def lacking(self) -> bool:
+        """Whether there must have been other records."""
+        return bool(self.misfits) or any(self.missing(name) for name in list(self.wanted))
 
     def missing(self, table: str) -> list[int]:
         """Sequences of acknowledged chunks that no intact record tells of."""
@@ -187,7 +206,9 @@ class Replay:
 
     def _on_open(self, r: dict[str, Any]) -> None:
         version = Version.of(r["v"])
-        self.ledger._open(r["table"], TableConfig(**r["c"]), version, r["a"], self.now)
+        table, applied = self.ledger.tables.get(r["table"]), r["a"]
+        outrun = r.get("o", applied > (table.delivered if table else 0))
+        self.ledger._open(r["table"], TableConfig(**r["c"]), version, applied, self.now, outrun)
 
     def _on_ticket(self, r: dict[str, Any]) -> None:
         ticket = TicketInfo.from_data(r["d"])
@@ -221,9 +242,12 @@ class Replay:
 
     def _on_deliver(self, r: dict[str, Any]) -> None:
         table = self._table(r)
+        begun = [t for t in table.tickets.values() if t.batch == r["n"] != 0]
+        if begun and not self._gaps:
+            raise ValueError(f"delivery {r['n']} came before its chunks")
+        for ticket in begun:
+            self.ledger._end(table, ticket.number, "", True, "expired", self.now)
         if self._gaps:
-            for ticket in [t for t in table.tickets.values() if t.batch == r["n"] != 0]:
-                self.ledger._end(table, ticket.number, "", True, "expired", self.now)
             table.delivered = max(table.delivered, r["n"])
         table.deliver(r["n"], (r["s"][0], r["s"][1]))
 

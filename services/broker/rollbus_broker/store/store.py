@@ -103,6 +103,7 @@ class Store:
         )  # fmt: skip
         found = recover(self.ledger, now, lambda chunk: is_whole(chunk, self.ledger.pool, config.fsync), boot)
         self.counts["damaged_log_bytes"] = tell(found, self.ledger.log, self._log)
+        self.counts["misfits"] = found["misfits"]
         self._annotations = Annotations(self.ledger, self._answer, self.counts)
         self._handlers: dict[type[Message], Callable[[Envelope, Any, float], None]] = {
             TicketRequest: self._ticket_request, Commit: self._commit, Cancel: self._cancel,
@@ -200,7 +201,7 @@ class Store:
         check_counts(message.applied)
         if message.table not in self.ledger.tables and len(self.ledger.tables) >= MAX_TABLES:
             raise LimitExceeded(f"{MAX_TABLES} tables are open already")
-        table = self.ledger.open(message.table, config, version, message.applied, now)
+        table = self.ledger.open(message.table, config, version, message.applied, now, message.outrun)
         self._changed = True
         self._answer(envelope, table_state(table, self.ledger.pool.table_bytes(table.name)))
 
