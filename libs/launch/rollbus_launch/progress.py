@@ -255,6 +255,7 @@ class Display:
             f"evaluation at {self._place(result)}: return {result['mean_return']:.1f} "
             f"± {result['ci95']:.1f} over {len(result['episodes'])} episodes"
             + (f", success {rate:.0%}" if rate is not None else "")
+            + (f"; {result['lost']} of them LOST: the environment failed" if result.get("lost") else "")
         )
         self.note(self._evaluation)
 

@@ -66,7 +66,7 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
                 f"run.resume is must, but {paths.root} holds no checkpoint to go on from; give the --run-dir "
                 "of a run that has one, or set run.resume=auto"
             )
-        return Start()
+        return Start(notes=_without_checkpoint(paths))
     if not last.exists() and not listed(paths.checkpoints):
         raise ConfigError(
             f"{last} says {os.readlink(last)}, which is gone, and there is no other checkpoint; put it back, "
@@ -88,14 +88,24 @@ def before(resolved: Resolved, paths: RunPaths) -> Start:
     lines = [f"passed over: {problem}" for problem in problems]
     if lost := _lost(resolved, checkpoint):
         lines.append(lost)
+    lines.append(f"goes on from checkpoint {checkpoint.name} (run.resume=never begins anew)")
     run, there = resolved.recipe.run, read_manifest(checkpoint, verify=False)
     if there["env_steps"] >= run.total_steps:
         steps = f"{there['env_steps']:,} of run.total_steps {run.total_steps:,} steps"
         lines.append(f"it is at its end already, at {steps}: nothing is trained")
-    lines.append(f"goes on from checkpoint {checkpoint.name} (run.resume=never begins anew)")
     told = [f"{key} {new!r} (was {old!r})" for key, old, new in changed]
     lines += [f"with other settings: {', '.join(told)}"] if told else []
     return Start(there["env_steps"], there.get("updates", 0), lines)
+
+
+def _without_checkpoint(paths: RunPaths) -> list[str]:
+    """A line on an earlier start that has left records and no checkpoint."""
+    if not (paths.metrics.exists() and paths.metrics.stat().st_size):
+        return []
+    return [
+        f"begins at 0: {paths.checkpoints} holds no checkpoint of the earlier start that "
+        f"{paths.metrics.name} tells of (run.resume=never puts what is here aside)"
+    ]
 
 
 def _lost(resolved: Resolved, checkpoint: Path) -> str:

@@ -17,7 +17,7 @@ from rollbus_core.paths import RunPaths
 from rollbus_launch import room
 from rollbus_launch.launchers.base import ProcessSpec
 from rollbus_launch.launchers.local import LocalLauncher, ProcessFailed
-from rollbus_launch.planning.auto_layout import Costs, measured
+from rollbus_launch.planning.auto_layout import Measuring
 from rollbus_launch.processes import last_words, nursery, silence, stacks
 from rollbus_launch.processes.children import start_command
 from rollbus_launch.processes.hung import Patience
@@ -67,7 +67,7 @@ class Session:
         self.members: list[dict[str, Any]] = []
         self.evaluation: dict[str, Any] | None = None
         #: What steps cost, as it was reported while the learner ran.
-        self.costs: list[Costs] = []
+        self.costs = Measuring()
         #: Failures that have been shown, by member.
         self._shown: dict[str, str] = {}
         #: Stacks that have been shown, without their numbers.
@@ -134,8 +134,8 @@ class Session:
             self._patience.heard(m["name"] for m in self.members if m["state"] == "lost")
             self._note_failures()
             self._note_silent()
-            if self.launcher.running("learner") and (costs := measured(message.members)):
-                self.costs.append(costs)
+            if self.launcher.running("learner"):
+                self.costs.hear(message.members)
             self.display.update(message.members, self.evaluation)
         elif isinstance(message, CheckpointSaved):
             if message.final:

@@ -9,7 +9,7 @@ import pytest
 
 from rollbus_core.config.load import load
 from rollbus_launch.planning import auto_layout
-from rollbus_launch.planning.auto_layout import Costs, choose, measured, remember
+from rollbus_launch.planning.auto_layout import Costs, Measuring, choose, measured, remember
 
 RECIPE = """
 run: {total_steps: 1000}
@@ -32,7 +32,7 @@ def test_one_process_collects_until_a_run_was_measured(recipe) -> None:
     assert choice.overrides == (
         "deploy.processes=[broker, hub+actor, learner]", "env.hubs=1", "actor.count=1", "env.num_slices=1",
     )  # fmt: skip
-    assert "no run of this recipe has been measured" in choice.reason
+    assert "no run of this recipe was long enough" in choice.reason
     chosen = recipe(*choice.overrides).recipe
     assert chosen.deploy.processes == ["broker", "hub+actor", "learner"] and chosen.env.num_slices == 1
 
@@ -55,7 +55,7 @@ def test_processes_from_the_costs_of_the_last_run(recipe, collect_us, update_us,
     (kept,) = Path(os.environ["ROLLBUS_CACHE_DIR"]).rglob("*.run.json")
     assert f"those figures: {kept};" in choice.reason
     kept.unlink()
-    assert "no run of this recipe has been measured" in choose(recipe(), cores).reason
+    assert "no run of this recipe was long enough" in choose(recipe(), cores).reason
     recipe(*choice.overrides)
 
 
@@ -109,3 +109,15 @@ def test_measured_is_work_per_step() -> None:
     assert found.collect_s == pytest.approx(80e-6) and found.update_s == pytest.approx(40e-6)
     members[2]["stats"]["updates"] = 2
     assert measured(members) is None and measured([]) is None
+
+
+def test_updates_of_earlier_starts_do_not_count() -> None:
+    """A run that goes on for two updates tells what starting costs."""
+    stats = {"busy": 0.4, "steps_per_s": 10_000.0, "updates": 500}
+    members = [{"role": "hub", "stats": {"busy": 0.5}}, {"role": "learner", "stats": stats}]
+    measuring = Measuring()
+    for updates, expected in ((500, 0), (502, 0), (507, 0), (508, 1), (520, 2)):
+        stats["updates"] = updates
+        measuring.hear(members)
+        assert len(measuring.reports) == expected
+    assert measuring.reports[0].collect_s == pytest.approx(50e-6)

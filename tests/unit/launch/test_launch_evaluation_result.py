@@ -3,6 +3,7 @@
 import pytest
 
 from rollbus_launch.evaluation.result import MEAN, ci95, summarise
+from rollbus_wire.errors import PeerLost
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec, TaskSpec
 
 
@@ -13,10 +14,12 @@ def test_interval_is_students_t() -> None:
     assert ci95([2.0] * 50) == 0.0
 
 
-def episode(number: int, total: float, once: int | None, end: int | None, task: int = 0) -> dict[str, object]:
+def episode(
+    number: int, total: float, once: int | None, end: int | None, task: int = 0, lost: bool = False
+) -> dict[str, object]:
     return {
         "id": number, "task": task, "seed": 2**31 + number, "return": total, "length": 5,
-        "success_once": once, "success_at_end": end,
+        "success_once": once, "success_at_end": end, "lost": lost,
     }  # fmt: skip
 
 
@@ -48,6 +51,20 @@ def test_success_follows_the_spec_and_both_are_given() -> None:
     assert once.mean_return == 2.0
     assert [e["id"] for e in once.episodes] == [0, 1, 2]
     assert [e["success"] for e in at_end.episodes] == [1, 0, 0]
+
+
+def test_a_lost_episode_is_no_success_and_in_no_mean() -> None:
+    """Where all rewards are negative, a return of 0 would be the best one."""
+    results = [episode(0, -1.0, 1, 1), episode(1, 0.0, False, False, lost=True), episode(2, -3.0, 1, 1)]
+    found = summed(results)
+    assert (found.mean_return, found.mean_length, found.lost) == (-2.0, 5.0, 1)
+    assert found.success_rate == pytest.approx(2 / 3)
+    assert [(e["return"], e["length"], e["lost"]) for e in found.episodes] == [
+        (-1.0, 5, False), (None, None, True), (-3.0, 5, False)
+    ]  # fmt: skip
+    assert "lost" not in summed(results[::2]).episodes[0] and summed(results[::2]).lost == 0
+    with pytest.raises(PeerLost, match="failed in every episode of an evaluation"):
+        summed(results[1:2])
 
 
 def test_no_success_signal_is_not_zero_success() -> None:

@@ -42,6 +42,16 @@ def test_the_same_run_goes_on(paths: RunPaths, tmp_path: Path) -> None:
     assert before(again, RunPaths(tmp_path / "new")) == Start()
 
 
+def test_records_without_a_checkpoint_are_told_of(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "run")
+    paths.create()
+    paths.metrics.touch()
+    assert before(resolved(tmp_path), paths).notes == []
+    paths.metrics.write_text("{}\n")
+    (note,) = before(resolved(tmp_path), paths).notes
+    assert note.startswith("begins at 0") and "metrics.jsonl" in note
+
+
 def test_a_checkpoint_that_must_be_there_is_missed_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="run.resume is must, but .*new holds no checkpoint to go on from"):
         before(resolved(tmp_path, "run.resume=must"), RunPaths(tmp_path / "new"))
@@ -61,7 +71,7 @@ def test_another_task_policy_or_algorithm_is_refused(paths: RunPaths, tmp_path: 
 
 
 def test_a_run_at_its_end_says_so(paths: RunPaths, tmp_path: Path) -> None:
-    first, *_ = before(resolved(tmp_path, "run.total_steps=500"), paths).notes
+    _, first, *_ = before(resolved(tmp_path, "run.total_steps=500"), paths).notes
     assert first == "it is at its end already, at 640 of run.total_steps 500 steps: nothing is trained"
 
 

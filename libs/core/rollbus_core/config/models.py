@@ -49,7 +49,9 @@ class RunConfig(Section):
         0, "Updates to train for, whatever the steps; 0: no limit. Needed where nothing is collected.",
         "updates", ge=0,
     )  # fmt: skip
-    wall_limit_s: float = option(0.0, "Stop after this long; 0: no limit.", "s", ge=0)
+    wall_limit_s: float = option(
+        0.0, "Stop after this long, counted from the start of the learner; 0: no limit.", "s", ge=0
+    )
     deterministic: bool = option(
         False, "Bit-identical repeats: lag 0, fixed batches, sorted chunks, one thread."
     )

@@ -65,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         show(result["episodes"], as_json=False)
     print(f"mean return {result['mean_return']:.2f} ± {result['ci95']:.2f} (95 %), {result['mode']}, "
           f"{len(result['episodes'])} episodes of {checkpoint}")  # fmt: skip
+    if result["lost"]:
+        print(f"{result['lost']} of them LOST, because the environment failed: no success, in no mean")
     if result["tasks"]:
         show(_task_rows(result["tasks"]), as_json=False)
     if result["success_rate"] is not None:

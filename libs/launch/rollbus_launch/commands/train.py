@@ -84,7 +84,7 @@ def train(
         paths.create()
         try:
             session = _run_session(chosen, paths, recipe.stem, [choice.reason, *notes])
-            auto_layout.remember(resolved, session.costs)
+            auto_layout.remember(resolved, session.costs.reports)
         finally:
             remove_dead()
         summary = write_summary(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus_core.access import Access
+from rollbus_core.log import console_logger
 from rollbus_core.version import Version
 from rollbus_launch.environments import env_maker, peer_link
 from rollbus_launch.evaluation.result import Evaluation, summarise
@@ -153,6 +154,7 @@ def listed_pair(
         episodes=listed, data_links=[hub_end],
         peer_link=peer_link(env.placement, settings.listen, lambda address: access.bind("peer", address)),
         registry=None, record=False, starts=None if source is None else Starts(source),
+        log=console_logger("evaluation-hub" if settings.collect is None else "collecting-hub"),
     )  # fmt: skip
     actor = Actor(
         "evaluation-actor", recipe.actor, engine=engine, policy_spec=policy_spec, feed=None,

@@ -18,7 +18,7 @@ from rollbus_core.paths import RunPaths
 from rollbus_core.service import Service
 from rollbus_launch.evaluation.evaluate import Running, Settings
 from rollbus_launch.evaluation.result import Evaluation
-from rollbus_wire.errors import CheckpointError
+from rollbus_wire.errors import CheckpointError, PeerLost
 from rollbus_wire.link import Link
 from rollbus_wire.messages import CheckpointSaved, Evaluated
 from rollbus_wire.polling import Poller
@@ -113,7 +113,14 @@ class Evaluator(Service):
         for service in running.services:
             busy |= service.poll()
         if running.done:
-            evaluation, wanted = running.result(), self.resolved.recipe.stop_when.eval_return
+            try:
+                evaluation, wanted = running.result(), self.resolved.recipe.stop_when.eval_return
+            except PeerLost as error:
+                self._end()
+                if saved.final:
+                    raise
+                self._membership.failure = str(error)
+                return True
             enough = wanted is not None and evaluation.mean_return >= wanted
             if not (saved.final or enough):
                 running.expect_another()

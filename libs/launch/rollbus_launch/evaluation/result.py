@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rollbus_launch.evaluation.intervals import wilson
+from rollbus_wire.errors import PeerLost
 from rollbus_wire.spec import EnvSpec
 
 #: Of all tasks together, beside their names; no task may be called so.
@@ -38,6 +39,8 @@ class Evaluation:
     success_rate: float | None
     success_once: float | None
     success_at_end: float | None
+    #: Episodes that the environment could not finish: no success, and in no mean of returns and lengths.
+    lost: int
     #: Task -> episodes, mean_return, ci95, mean_length, success_rate, success_ci95, and the same of `MEAN`,
     #: the mean over them; empty without tasks.
     tasks: dict[str, dict[str, Any]]
@@ -61,9 +64,19 @@ def summarise(
     results: list[dict[str, Any]], *, spec: EnvSpec, checkpoint: str, version: str, env_steps: int,
     mode: str, seed: int,
 ) -> Evaluation:  # fmt: skip
-    """Means and intervals over ``results`` of the hub's `EpisodeList`, in the order of their ids."""
+    """Means and intervals over ``results`` of the hub's `EpisodeList`, in the order of their ids.
+
+    Raises `PeerLost` where no episode, or none of a task, was finished.
+    """
     results = sorted(results, key=lambda r: r["id"])
-    returns = [float(r["return"]) for r in results]
+    finished = [r for r in results if not r["lost"]]
+    for task in {r["task"] for r in results} - {r["task"] for r in finished}:
+        of = f" of task {spec.tasks[task].name}" if spec.tasks else ""
+        raise PeerLost(
+            f"the environment failed in every episode{of} of an evaluation, in each several times: there is "
+            "no return to tell; the lines above say where"
+        )
+    returns = [float(r["return"]) for r in finished]
 
     def rate(key: str) -> float | None:
         return _rate([r[key] if spec.reports[r["task"]] else None for r in results])
@@ -71,15 +84,18 @@ def summarise(
     once, at_end = rate("success_once"), rate("success_at_end")
     chosen = f"success_{spec.success}"
     episodes = [
-        {"id": r["id"], "seed": r["seed"], "return": float(r["return"]), "length": r["length"]}
+        {"id": r["id"], "seed": r["seed"]}
+        | {key: None if r["lost"] else kind(r[key]) for key, kind in (("return", float), ("length", int))}
         | {"success": r[chosen] if spec.reports[r["task"]] else None}
         | ({"task": spec.tasks[r["task"]].name} if spec.tasks else {})
+        | ({"lost": r["lost"]} if len(finished) < len(results) else {})
         for r in results
     ]
     return Evaluation(
         checkpoint, version, env_steps, mode, seed, statistics.fmean(returns), ci95(returns),
-        statistics.fmean(r["length"] for r in results),
-        at_end if chosen == "success_at_end" else once, once, at_end, _of_tasks(episodes, spec), episodes,
+        statistics.fmean(r["length"] for r in finished),
+        at_end if chosen == "success_at_end" else once, once, at_end, len(results) - len(finished),
+        _of_tasks(episodes, spec), episodes,
     )  # fmt: skip
 
 
@@ -88,10 +104,11 @@ def _of_tasks(episodes: list[dict[str, Any]], spec: EnvSpec) -> dict[str, dict[s
     found = {}
     for task in spec.tasks:
         mine = [e for e in episodes if e["task"] == task.name]
-        returns, rate = [e["return"] for e in mine], _rate([e["success"] for e in mine])
+        finished, rate = [e for e in mine if not e.get("lost")], _rate([e["success"] for e in mine])
+        returns = [e["return"] for e in finished]
         found[task.name] = {
             "episodes": len(mine), "mean_return": statistics.fmean(returns), "ci95": ci95(returns),
-            "mean_length": statistics.fmean(e["length"] for e in mine), "success_rate": rate,
+            "mean_length": statistics.fmean(e["length"] for e in finished), "success_rate": rate,
             "success_ci95": None if rate is None else list(wilson(round(rate * len(mine)), len(mine))),
         }  # fmt: skip
     return found | ({MEAN: _mean_of(list(found.values()))} if found else {})

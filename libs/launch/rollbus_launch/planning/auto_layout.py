@@ -60,7 +60,7 @@ def choose(resolved: Any, cores: int) -> Choice:
         )
     costs = _recall(resolved)
     if costs is None:
-        return _pairs(1, 1, "no run of this recipe has been measured on this machine yet")
+        return _pairs(1, 1, "no run of this recipe was long enough yet to be measured on this machine")
     rows = recipe.env.num_envs
     best = 1
     for pairs in (n for n in range(2, cores + 1) if rows % n == 0):
@@ -72,6 +72,23 @@ def choose(resolved: Any, cores: int) -> Choice:
         f"from in the last run of this recipe on this machine, and there are {cores} cores (those figures: "
         f"{_path(resolved)}; without that file one process collects)",
     )  # fmt: skip
+
+
+class Measuring:
+    """Costs as the services of one start of a run report them."""
+
+    def __init__(self) -> None:
+        self.reports: list[Costs] = []
+        #: Updates that the learner had done when it was first heard, in earlier starts.
+        self._before: int | None = None
+
+    def hear(self, members: Sequence[Mapping[str, Any]]) -> None:
+        """Take a report; while services only start it says nothing."""
+        for learner in by_role(members, "learner"):
+            if self._before is None:
+                self._before = int(learner.get("updates", 0))
+            if learner.get("updates", 0) - self._before >= MIN_UPDATES and (costs := measured(members)):
+                self.reports.append(costs)
 
 
 def measured(members: Sequence[Mapping[str, Any]]) -> Costs | None:

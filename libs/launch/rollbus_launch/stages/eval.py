@@ -70,7 +70,8 @@ class Config(Stage):
 
 
 def _paired(before: list[Any], after: list[Any], key: str) -> tuple[float, float, float]:
-    return paired_gain([[float(e[key]) for e in before]], [[float(e[key]) for e in after]])
+    both = [pair for pair in zip(before, after, strict=True) if not any(e.get("lost") for e in pair)]
+    return paired_gain([[float(e[key]) for e, _ in both]], [[float(e[key]) for _, e in both]])
 
 
 def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
