@@ -55,7 +55,9 @@ def _is_update(row: dict[str, Any]) -> bool:
 def _end_of(data: dict[str, Any], run: RunConfig) -> str:
     if run.total_updates and data["updates"] >= run.total_updates:
         return "total_updates"
-    return "total_steps" if data["env_steps"] >= run.total_steps else "wall_limit"
+    if data["env_steps"] >= run.total_steps:
+        return "total_steps"
+    return "wall_limit" if run.wall_limit_s else "a signal to its learner"
 
 
 def prepare_drawing() -> None:

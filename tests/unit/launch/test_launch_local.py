@@ -55,6 +55,26 @@ def test_a_killed_process_comes_back(launcher: LocalLauncher) -> None:
     assert launcher.ended == [("actor-0", f"actor-0 ended by signal SIGKILL\n{again}")]
 
 
+def test_who_ends_in_order_without_being_asked_comes_back(launcher: LocalLauncher) -> None:
+    launcher.script.write_text("")
+    launcher.up(ProcessSpec(("hub", "actor"), 0))
+    launcher.up(ProcessSpec(("learner",), 0))
+    poll_until(launcher, lambda: launcher.ps()[0]["restarts"] == 1)
+    assert launcher.ps()[1] == {"name": "learner-0", "pid": None, "restarts": 0, "state": "ended"}
+    (_, why) = next(each for each in launcher.ended if each[0] == "hub+actor-0")
+    assert why.startswith("hub+actor-0 ended in order, but the run did not ask it to (SIGTERM from somebody")
+    assert "hub+actor-0 starts again in 0.2 s (1 of 2 restarts)" in why
+
+
+def test_who_ends_with_all_others_is_no_failure(launcher: LocalLauncher) -> None:
+    """`rollbus stop` reaches the services before the launcher."""
+    launcher.script.write_text("")
+    launcher.up(ProcessSpec(("hub",), 0))
+    poll_until(launcher, lambda: launcher.ps()[0]["pid"] is None)
+    launcher.down(1.0)
+    assert launcher.ended == [] and launcher.ps()[0]["restarts"] == 0
+
+
 def test_the_budget_ends_and_the_reason_is_told(launcher: LocalLauncher) -> None:
     launcher.script.write_text("import sys; print('broken pipe to the arm', file=sys.stderr); sys.exit(3)")
     launcher.up(ProcessSpec(("hub",), 1))

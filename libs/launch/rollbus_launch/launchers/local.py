@@ -23,6 +23,13 @@ from rollbus_wire.errors import RollbusError
 LEAST_S = 0.5
 #: A process that was killed is gone after this long, or hangs in the system and is left.
 KILLED_S = 2.0
+#: Services that end by themselves when their work is done. The others end in order only if somebody asks them
+#: to; who asks all of them is heard of within so long.
+FINISHING, ASKED_S = frozenset({"learner", "evaluator", "source"}), 1.0
+
+
+#: Who may have.
+_UNASKED = "SIGTERM from somebody else, or an exit in code that runs in it"
 
 
 class ProcessFailed(RollbusError):
@@ -46,6 +53,8 @@ class _Process:
     quarantined: bool = False
     #: Scaled away: its end is no failure.
     leaving: bool = False
+    #: It ended in order, though nobody is known to have asked it to: when, and its pid.
+    unasked: tuple[float, int | None] | None = None
 
 
 class LocalLauncher:
@@ -73,6 +82,7 @@ class LocalLauncher:
         if entry.finished:
             entry.budget = RestartBudget(self.max_restarts)
         entry.finished = entry.leaving = entry.quarantined = False
+        entry.unasked = None
         self._start(entry)
 
     def scale(self, role: str, count: int) -> None:
@@ -141,8 +151,15 @@ class LocalLauncher:
         for entry in self._processes.values():
             if entry.child and (code := entry.child.poll()) is not None:
                 pid, entry.child = entry.child.pid, None
-                self._ended(entry, code, pid, now)
-            if entry.child is None and not entry.finished and now >= entry.start_at:
+                if code == 0 and not entry.leaving and FINISHING.isdisjoint(entry.spec.roles):
+                    entry.unasked = (now, pid)
+                else:
+                    self._ended(entry, code, pid, now)
+            if entry.unasked and now >= entry.unasked[0] + ASKED_S:
+                (_, pid), entry.unasked = entry.unasked, None
+                self._ended(entry, 0, pid, now, unasked=True)
+            idle = entry.child is None and not entry.unasked
+            if idle and not entry.finished and now >= entry.start_at:
                 self._start(entry)
 
     def down(self, timeout_s: float) -> None:
@@ -171,13 +188,13 @@ class LocalLauncher:
         entry.said = last_words.size(self._output(entry.spec))
         entry.child = self._start_child(self.paths, entry.spec)
 
-    def _ended(self, entry: _Process, code: int, pid: int | None, now: float) -> None:
+    def _ended(self, entry: _Process, code: int, pid: int | None, now: float, unasked: bool = False) -> None:
         if entry.wanted_again and not entry.leaving:
             entry.wanted_again, entry.start_at = False, now
             self._on_again(entry.spec, pid or 0)
             return
         reason = self._reason(entry.spec, code, entry.said)
-        wanted = code == 0 or entry.leaving
+        wanted = entry.leaving or code == 0 and not unasked
         wait_s = None
         if not wanted and not self._fatal(entry.spec, code):
             wait_s = entry.budget.ended(now, blameless=code == NO_ROOM_CODE)
@@ -211,6 +228,8 @@ class LocalLauncher:
             return f"{text}\n{failure['traceback']}" if failure["traceback"] else text
         if code == NO_ROOM_CODE:  # nor, then, for what it had to say
             return f"{spec.name} ended: its disk or shared memory is full"
+        if code == 0 and FINISHING.isdisjoint(spec.roles):
+            return f"{spec.name} ended in order, but the run did not ask it to ({_UNASKED}){self._about(spec)}"
         text = f"{spec.name} ended by {last_words.how(code)}"
         if not last_words.unexplained(code):
             return text
