@@ -17,6 +17,7 @@ from rollbus_core.checkpoints import (
     file_digest,
     listed,
     name_of,
+    read_manifest,
     sync,
     write_atomic,
 )
@@ -80,6 +81,19 @@ class CheckpointFolder:
         write_atomic(self.folder / "best.json", json.dumps({"name": path.name, "score": score}).encode())
         self._link("best", path)
         return True
+
+    def forget_damaged_best(self) -> str:
+        """Have no best checkpoint if the one that was best is damaged; what is wrong with it, or ""."""
+        best = self.folder / "best"
+        if not best.exists():
+            return ""
+        try:
+            read_manifest(best.resolve())
+        except CheckpointError as error:
+            best.unlink()
+            (self.folder / "best.json").unlink(missing_ok=True)
+            return f"{error}; it was the best one, the next evaluation chooses another"
+        return ""
 
     def best_score(self) -> float:
         """Score of ``best``, or minus infinity; raises `CheckpointError` if its file is damaged."""

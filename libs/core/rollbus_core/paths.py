@@ -204,6 +204,17 @@ class RunPaths:
         os.write(descriptor, str(os.getpid()).encode())
         return descriptor
 
+    def claimants(self) -> dict[str, int]:
+        """Member -> pid of the processes of this host that are one now."""
+        found = {}
+        for path in sorted(self.runtime.glob("*.pid")):
+            with contextlib.suppress(OSError, ValueError), open(path, "rb+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    found[path.stem] = int(file.read(20))
+        return found
+
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
         """Hold the runtime folder for as long as the block runs."""

@@ -177,7 +177,9 @@ def _explain(
         sequence = chunk.sequence
         if sequence < 0 or sequence in applied:
             continue
-        reason = reasons.get(sequence, "") or ("damaged" if records.is_lost(sequence) else "")
+        reason = reasons.get(sequence, "")
+        if reason in ("", "left") and records.is_lost(sequence):  # also what an earlier start left
+            reason = "damaged"
         if reason == "left" or (not reason and sequence > newest):
             verdict.waiting += 1
         elif reason:

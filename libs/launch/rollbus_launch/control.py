@@ -60,6 +60,15 @@ def how_it_ended(paths: RunPaths) -> str:
     return f"without a summary, so it was killed or failed; its logs: {paths.logs}"
 
 
+def _hanging(paths: RunPaths) -> str:
+    """Which processes of a run that does not answer are there, and what ends them."""
+    pids = paths.claimants()
+    if not pids:
+        return ""
+    names = ", ".join(f"{name} (process {pid})" for name, pid in pids.items())
+    return f"; there are {names}: if they hang, kill -9 {' '.join(map(str, dict.fromkeys(pids.values())))}"
+
+
 def _time(path: Path) -> float:
     """When ``path`` was written; 0: it is not there."""
     try:
@@ -94,7 +103,7 @@ class Control:
         except (DeadlineExceeded, PeerLost):
             raise DeadlineExceeded(
                 f"no broker answers for {self.paths.root} at {self.paths.registry} within "
-                f"{self.timeout_s:.3g} s; its logs: {self.paths.logs}"
+                f"{self.timeout_s:.3g} s{_hanging(self.paths)}; its logs: {self.paths.logs}"
             ) from None
 
     def members(self) -> Members:

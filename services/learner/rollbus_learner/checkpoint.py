@@ -152,6 +152,8 @@ class Checkpoints:
         self.passed_over, self.lost_steps = newer(path), lost_steps(path)
         for problem in problems:
             log.warning("checkpoint passed over", problem=problem, lost_steps=self.lost_steps)
+        if problem := self.files.forget_damaged_best():
+            log.warning("best checkpoint forgotten", problem=problem)
         self.load(path.name, training)
         counters = training.counters
         log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)

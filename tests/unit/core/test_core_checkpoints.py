@@ -59,6 +59,18 @@ def test_a_damaged_best_is_named(tmp_path: Path, text: str) -> None:
         folder.check()
 
 
+def test_a_best_checkpoint_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    """Its score would keep whatever comes after it from being best."""
+    folder = CheckpointFolder(tmp_path, 3)
+    assert folder.forget_damaged_best() == ""
+    old, new = write(tmp_path, "000000000010-0.1"), write(tmp_path, "000000000020-0.2")
+    assert folder.mark_best(old, 500.0) and folder.forget_damaged_best() == ""
+    (old / "model.safetensors").write_bytes(b"x")
+    assert "its digest differs" in folder.forget_damaged_best()
+    assert not (tmp_path / "best").exists() and folder.best_score() == float("-inf")
+    assert folder.mark_best(new, 100.0) and (tmp_path / "best").resolve() == new
+
+
 def test_starts_are_counted_in_a_file(tmp_path: Path) -> None:
     assert [take_lineage(tmp_path), take_lineage(tmp_path)] == [0, 1]
     (tmp_path / "lineage").unlink()

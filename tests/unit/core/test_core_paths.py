@@ -101,6 +101,7 @@ def test_a_member_is_one_process_of_a_host(tmp_path: Path, monkeypatch: pytest.M
         text = rf"actor-0 of the run in {paths.root} runs already, as process {os.getpid()}; end that one"
         with pytest.raises(AlreadyRuns, match=text), paths.claimed(["learner", "actor"], 0):
             pass
+        assert paths.claimants() == dict.fromkeys(("actor-0", "actor-1", "hub-0"), os.getpid())
         with paths.claimed(["learner"], 0):
             pass
         with paths.claimed(["actor"], None) as third, paths.claimed(["hub"], None) as second:
@@ -111,3 +112,4 @@ def test_a_member_is_one_process_of_a_host(tmp_path: Path, monkeypatch: pytest.M
             assert again == 2
     with paths.alive(), paths.claimed(["actor"], 0):
         pass
+    assert paths.claimants() == {}

@@ -229,7 +229,9 @@ class LocalLauncher:
         if code == NO_ROOM_CODE:  # nor, then, for what it had to say
             return f"{spec.name} ended: its disk or shared memory is full"
         if code == 0 and FINISHING.isdisjoint(spec.roles):
-            return f"{spec.name} ended in order, but the run did not ask it to ({_UNASKED}){self._about(spec)}"
+            return (
+                f"{spec.name} ended in order, but the run did not ask it to ({_UNASKED}){self._about(spec)}"
+            )
         text = f"{spec.name} ended by {last_words.how(code)}"
         if not last_words.unexplained(code):
             return text
