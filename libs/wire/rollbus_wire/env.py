@@ -237,7 +237,8 @@ def as_env(env_or_factory: Any, num_rows: int = 1) -> Env:
     if _is_batched(first):
         return first
     if not _is_single(first):
-        raise SpecError("the function gave a %s, which is no environment" % type(first).__name__)
+        lacks = " and ".join(name + "()" for name in ("reset", "step") if not hasattr(first, name))
+        raise SpecError("a %s is no environment: it has no %s" % (type(first).__name__, lacks))
     return Rows([first] + [env_or_factory() for _ in range(num_rows - 1)])
 
 
@@ -246,21 +247,32 @@ def made_by(factory: Any, num_rows: int) -> Env:
 
     It gets the number of rows if it has a required argument, or a first one of the name ``num_rows``.
     """
-    return as_env(factory(num_rows) if _takes_rows(factory) else factory, num_rows)
+    name = _takes_rows(factory)
+    made = factory(num_rows) if name else factory
+    if name and num_rows > 1 and _is_single(made):
+        raise SpecError(
+            "%s has a required argument %r, so it was given the number of rows, %d, and made one "
+            "environment: set %r (in a recipe: env.kwargs), or make that many"
+            % (getattr(getattr(factory, "func", factory), "__qualname__", factory), name, num_rows, name)
+        )
+    return as_env(made, num_rows)
 
 
-def _takes_rows(factory: Any) -> bool:
+def _takes_rows(factory: Any) -> str:
+    """The argument of ``factory`` that is the number of rows; "" if it makes one environment."""
     if not callable(factory) or (hasattr(factory, "step") and not isinstance(factory, type)):
-        return False
+        return ""
     try:
         parameters = list(inspect.signature(factory).parameters.values())
     except ValueError:
-        return False
+        return ""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(
-        p.kind in positional and (p.default is p.empty or (p.name == "num_rows" and p is parameters[0]))
+    taken = (
+        p.name
         for p in parameters
+        if p.kind in positional and (p.default is p.empty or (p.name == "num_rows" and p is parameters[0]))
     )
+    return next(taken, "")
 
 
 def _is_batched(env: Any) -> bool:

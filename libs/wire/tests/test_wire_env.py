@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from wire_examples import (
@@ -15,7 +17,7 @@ from wire_examples import (
     Wrapper,
 )
 
-from rollbus_wire.env import RowFailed, Rows, as_env, validate_actions
+from rollbus_wire.env import RowFailed, Rows, as_env, made_by, validate_actions
 from rollbus_wire.errors import SpecError
 from rollbus_wire.spaces import Observations, action_spec
 from rollbus_wire.spec import ActionSpec
@@ -245,3 +247,23 @@ def test_a_reset_of_the_old_gym_is_named():
         Rows([Old()])
     with pytest.raises(SpecError, match=r"NoInfo has another reset\(\).*returns \(observation, info\)"):
         Rows([NoInfo()]).reset(ROWS[:1], SEEDS[:1], [])
+
+
+def test_what_an_environment_lacks_and_what_it_was_given_by_mistake_is_said():
+    class Arm(Walk):
+        def __init__(self, port):
+            Walk.__init__(self)
+            self.port = port
+
+    with pytest.raises(
+        SpecError, match="Arm has a required argument 'port', so it was given .* 4, and made one"
+    ):
+        made_by(Arm, 4)
+    assert made_by(functools.partial(Arm, port="/dev/arm"), 4).num_rows == 4
+
+    class Half:
+        def reset(self):
+            pass
+
+    with pytest.raises(SpecError, match=r"a Half is no environment: it has no step\(\)"):
+        made_by(Half, 1)
