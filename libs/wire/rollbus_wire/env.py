@@ -249,7 +249,7 @@ def made_by(factory: Any, num_rows: int) -> Env:
     """
     name = _takes_rows(factory)
     made = factory(num_rows) if name else factory
-    if name and num_rows > 1 and _is_single(made):
+    if name and num_rows > 1 and _is_single(made) and not _is_batched(made):
         raise SpecError(
             "%s has a required argument %r, so it was given the number of rows, %d, and made one "
             "environment: set %r (in a recipe: env.kwargs), or make that many"
