@@ -98,6 +98,8 @@ def _hub(context: _Context) -> Service:
     rows, slices = env.num_envs // env.hubs, env.num_slices // env.hubs
     first = index * rows
     running = running_episodes(recipe, paths, first, rows)
+    # A deterministic run that has no checkpoint yet begins anew, whoever was killed, with the same episodes.
+    incarnation = 0 if recipe.run.deterministic else None
     bound = context.bind("data", paths.hub_data(index))
     context.hub_endpoint = bound.endpoint
     data: list[Link] = [bound]
@@ -109,8 +111,8 @@ def _hub(context: _Context) -> Service:
         make_env=env_maker(env),
         worker_command=worker_command(env, paths.run_id),
         num_rows=rows, num_slices=slices, row_offset=first,
-        episodes=GroupEpisodes(seed, group_size, first, running=running) if group_size
-        else TrainingEpisodes(seed, first, running=running),
+        episodes=GroupEpisodes(seed, group_size, first, incarnation, running) if group_size
+        else TrainingEpisodes(seed, first, incarnation, running),
         data_links=data,
         peer_link=peer_link(
             env.placement, env.listen or paths.hub_peers(index), lambda address: context.bind("peer", address)

@@ -269,10 +269,15 @@ class Actor(Service):
         self._advance(session)
 
     def forget(self, session: Session) -> None:
-        """The session ends: commit what it has, and give its ticket back."""
+        """The session ends: commit what it has, and give its ticket back.
+
+        A deterministic run does not learn from a part of a chunk: it makes it all again from a checkpoint.
+        """
         self._decoding.remove(session)
         if self.recorder is not None and session.record:
-            if session.writer is not None:
+            if session.writer is not None and self._deterministic and not session.writer.whole:
+                self.recorder.discard(session)
+            elif session.writer is not None:
                 self.recorder.close(session)
             self.recorder.leave(session)
 

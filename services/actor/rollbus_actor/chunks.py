@@ -152,6 +152,11 @@ class ChunkWriter:
         return bool((self._lengths[rows] >= self.limit).any())
 
     @property
+    def whole(self) -> bool:
+        """Whether every row has as many decisions as there is room for."""
+        return bool((self.lengths >= self.limit).all())
+
+    @property
     def fills_next(self) -> bool:
         """Whether the decisions now pending are the last ones for which there is room."""
         return self._even and self._waiting and self._t + 1 >= self.limit

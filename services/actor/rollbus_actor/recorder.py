@@ -208,6 +208,13 @@ class Recorder:
             self._close_values(session, writer, tick is not None)
         self._commit(session, writer)
 
+    def discard(self, session: Session) -> None:
+        """Give the chunk and its ticket back."""
+        assert session.writer is not None
+        self.dropped["unrecorded"] += int(session.writer.lengths.sum())
+        self._cancel([session.writer.ticket.ticket])
+        session.writer = session.parked = None
+
     def _no_obs(self, session: Session) -> dict[str, np.ndarray]:
         assert session.spec is not None
         return {k: np.zeros((0, *s.shape), s.dtype) for k, s in session.spec.observation.items()}

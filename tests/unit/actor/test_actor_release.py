@@ -84,3 +84,13 @@ def test_drain_gives_everything_up_and_commits(tmp_path: Path) -> None:
     assert hub.detached and registry.all(Released)
     registry.link.send(Assign(hub.name, hub.name, [1, 9]))
     rig.actor.stop()
+
+
+def test_a_deterministic_run_commits_no_part_of_a_chunk(tmp_path: Path) -> None:
+    hub = ScriptedHub([9, 9])
+    rig, registry = start_with_registry(tmp_path, hub, deterministic=True)
+    rig.run(lambda: len(hub.acts) == 5)
+    rig.actor.drain()
+    rig.run(lambda: registry.all(Released) and rig.store.cancelled == [1], turns=10**6)
+    assert not rig.store.chunks and hub.detached
+    assert rig.actor.numbers()["dropped_unrecorded"] >= 8
