@@ -66,6 +66,20 @@ def test_who_ends_in_order_without_being_asked_comes_back(launcher: LocalLaunche
     assert "hub+actor-0 starts again in 0.2 s (1 of 2 restarts)" in why
 
 
+def test_who_is_scaled_away_was_asked_to_end(launcher: LocalLauncher) -> None:
+    ready = launcher.script.with_name("ready")
+    launcher.script.write_text(
+        "import pathlib, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"pathlib.Path({str(ready)!r}).touch()\ntime.sleep(60)"
+    )
+    launcher.up(ProcessSpec(("actor",), 0))
+    poll_until(launcher, ready.exists)
+    launcher.scale("actor", 0)
+    poll_until(launcher, lambda: bool(launcher.ended))
+    assert launcher.ended == [("actor-0", "actor-0 ended by exit code 0")]
+    assert launcher.ps()[0]["state"] == "ended" and launcher.ps()[0]["restarts"] == 0
+
+
 def test_who_ends_with_all_others_is_no_failure(launcher: LocalLauncher) -> None:
     """`rollbus stop` reaches the services before the launcher."""
     launcher.script.write_text("")

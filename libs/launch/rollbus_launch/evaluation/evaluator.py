@@ -112,22 +112,26 @@ class Evaluator(Service):
         busy = False
         for service in running.services:
             busy |= service.poll()
-        if running.done:
-            try:
-                evaluation, wanted = running.result(), self.resolved.recipe.stop_when.eval_return
-            except PeerLost as error:
-                self._end()
-                if saved.final:
-                    raise
-                self._membership.failure = str(error)
-                return True
-            enough = wanted is not None and evaluation.mean_return >= wanted
-            if not (saved.final or enough):
-                running.expect_another()
-            self._end()
+        if not running.done:
+            return busy
+        evaluation, wanted = self._result(saved, running), self.resolved.recipe.stop_when.eval_return
+        enough = evaluation is not None and wanted is not None and evaluation.mean_return >= wanted
+        if not (saved.final or enough):
+            running.expect_another()
+        self._end()
+        if evaluation is not None:
             self._report(saved, evaluation)
-            return True
-        return busy
+        return True
+
+    def _result(self, saved: CheckpointSaved, running: Running) -> Evaluation | None:
+        """What the evaluation came to; None if the environment finished no episode and others follow."""
+        try:
+            return running.result()
+        except PeerLost as error:
+            if saved.final:
+                raise
+            self._membership.failure = str(error)
+            return None
 
     def _end(self) -> None:
         if self._current is not None:

@@ -193,7 +193,7 @@ class LocalLauncher:
             entry.wanted_again, entry.start_at = False, now
             self._on_again(entry.spec, pid or 0)
             return
-        reason = self._reason(entry.spec, code, entry.said)
+        reason = self._reason(entry.spec, code, entry.said, unasked)
         wanted = entry.leaving or code == 0 and not unasked
         wait_s = None
         if not wanted and not self._fatal(entry.spec, code):
@@ -221,14 +221,14 @@ class LocalLauncher:
             for role in entry.spec.roles
         )
 
-    def _reason(self, spec: ProcessSpec, code: int, said: int) -> str:
+    def _reason(self, spec: ProcessSpec, code: int, said: int, unasked: bool) -> str:
         failure = self._failure(spec)
         if failure:
             text = f"{spec.name} failed in stage {failure['stage']}: {failure['error']}"
             return f"{text}\n{failure['traceback']}" if failure["traceback"] else text
         if code == NO_ROOM_CODE:  # nor, then, for what it had to say
             return f"{spec.name} ended: its disk or shared memory is full"
-        if code == 0 and FINISHING.isdisjoint(spec.roles):
+        if unasked:
             return (
                 f"{spec.name} ended in order, but the run did not ask it to ({_UNASKED}){self._about(spec)}"
             )
