@@ -46,8 +46,8 @@ def get_logger(paths: RunPaths, name: str, *, console: str = "info") -> Any:
 def console_logger(name: str) -> Any:
     """A logger that has no file: one short line per event on standard error."""
     return structlog.wrap_logger(
-        None,
-        processors=[structlog.processors.add_log_level, _Console(name, _LEVELS["info"]), _no_file],
+        structlog.ReturnLogger(),
+        processors=[structlog.processors.add_log_level, _Console(name, _LEVELS["info"])],
         wrapper_class=structlog.make_filtering_bound_logger(0),
     )
 
@@ -106,10 +106,6 @@ class _Console:
             with contextlib.suppress(OSError):  # it may go to a full disk
                 print(line, file=sys.stderr)
         return event
-
-
-def _no_file(_: Any, __: str, ___: MutableMapping[str, Any]) -> str:
-    raise structlog.DropEvent
 
 
 def _to_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:

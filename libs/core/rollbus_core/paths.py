@@ -191,15 +191,13 @@ class RunPaths:
 
     def _claim(self, member: str) -> int:
         descriptor = os.open(self.runtime / f"{member}.pid", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(descriptor):
             pid = os.read(descriptor, 20).decode() or "?"
             os.close(descriptor)
             raise AlreadyRuns(
                 f"{member} of the run in {self.root} runs already, as process {pid}; end that one first, or, "
                 "of hubs and actors, serve another --index"
-            ) from None
+            )
         os.truncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())
         return descriptor
@@ -209,9 +207,7 @@ class RunPaths:
         found = {}
         for path in sorted(self.runtime.glob("*.pid")):
             with contextlib.suppress(OSError, ValueError), open(path, "rb+") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not _locked(file.fileno()):
                     found[path.stem] = int(file.read(20))
         return found
 
@@ -231,11 +227,7 @@ class RunPaths:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            return False
+            return not _locked(descriptor)
         finally:
             os.close(descriptor)
 
@@ -263,6 +255,15 @@ def _make_private(folder: Path) -> None:
         )
 
 
+def _locked(descriptor: int) -> bool:
+    """Lock the file exclusively until ``descriptor`` is closed; False: somebody else holds a lock on it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _hold(runtime: Path) -> int:
     """Descriptor with a shared lock on the ``alive`` file of ``runtime``; both are made if absent."""
     while True:
@@ -285,12 +286,9 @@ def _remove_unheld(folder: Path) -> bool:
     except FileNotFoundError:
         return _remove_unfinished(folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-        return True
+        if unheld := _locked(descriptor):
+            shutil.rmtree(folder, ignore_errors=True)
+        return unheld
     finally:
         os.close(descriptor)
 

@@ -275,10 +275,9 @@ class Actor(Service):
         """
         self._decoding.remove(session)
         if self.recorder is not None and session.record:
-            if session.writer is not None and self._deterministic and not session.writer.whole:
-                self.recorder.discard(session)
-            elif session.writer is not None:
-                self.recorder.close(session)
+            if session.writer is not None:
+                part = self._deterministic and not session.writer.whole
+                (self.recorder.discard if part else self.recorder.close)(session)
             self.recorder.leave(session)
 
     def _advance(self, session: Session) -> None:

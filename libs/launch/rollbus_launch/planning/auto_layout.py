@@ -84,19 +84,20 @@ class Measuring:
 
     def hear(self, members: Sequence[Mapping[str, Any]]) -> None:
         """Take a report; while services only start it says nothing."""
-        for learner in by_role(members, "learner"):
-            if self._before is None:
-                self._before = int(learner.get("updates", 0))
-            if learner.get("updates", 0) - self._before >= MIN_UPDATES and (costs := measured(members)):
-                self.reports.append(costs)
+        if self._before is None:
+            self._before = next((each.get("updates", 0) for each in by_role(members, "learner")), None)
+        if costs := measured(members, self._before or 0):
+            self.reports.append(costs)
 
 
-def measured(members: Sequence[Mapping[str, Any]]) -> Costs | None:
-    """The costs that ``members`` report now; None while they only start."""
+def measured(members: Sequence[Mapping[str, Any]], before: int = 0) -> Costs | None:
+    """The costs that ``members`` report now; None while they only start, ``before`` updates having been done
+    in earlier starts.
+    """
     learner = next(iter(by_role(members, "learner")), {})
     rate, collectors = learner.get("steps_per_s", 0.0), [*by_role(members, "hub"), *by_role(members, "actor")]
     busy = sum(each.get("busy") or 0.0 for each in collectors)
-    if learner.get("updates", 0) < MIN_UPDATES or not (rate and busy and learner.get("busy")):
+    if learner.get("updates", 0) - before < MIN_UPDATES or not (rate and busy and learner.get("busy")):
         return None
     return Costs(busy / rate, learner["busy"] / rate)
 

@@ -83,8 +83,6 @@ class Ledger:
         self, name: str, config: TableConfig, version: Version, applied: int, now: float, outrun: bool = False
     ) -> Table:
         """Create or adopt a table for a learner at ``version``; ``outrun``: see `OpenTable`."""
-        table = self.tables.get(name)
-        outrun |= applied > (table.delivered if table else 0)
         self._make_up(name, applied, outrun)
         self._log("open", name, c=config.model_dump(), v=list(version), a=applied, o=outrun)
         self._open(name, config, version, applied, now, outrun)
@@ -160,6 +158,7 @@ class Ledger:
         have been used, so others follow.
         """
         table = self.tables.get(name)
+        outrun |= applied > (table.delivered if table else 0)
         if not outrun and (table is not None or not self.floor):
             return
         last = 0 if table is None else table.last_known if table.doubtful else table.sequence
@@ -183,6 +182,7 @@ class Ledger:
                 self._end(table, ticket.number, "", True, "expired", now)
             self._free(list(table.chunks()))
             table = None
+        outrun |= table is not None and applied > table.delivered
         if table is not None and outrun and self.floor > table.sequence:
             table.doubt(self.floor, 0)
         if table is None:

@@ -206,9 +206,8 @@ class Replay:
 
     def _on_open(self, r: dict[str, Any]) -> None:
         version = Version.of(r["v"])
-        table, applied = self.ledger.tables.get(r["table"]), r["a"]
-        outrun = r.get("o", applied > (table.delivered if table else 0))
-        self.ledger._open(r["table"], TableConfig(**r["c"]), version, applied, self.now, outrun)
+        config, outrun = TableConfig(**r["c"]), r.get("o", False)
+        self.ledger._open(r["table"], config, version, r["a"], self.now, outrun)
 
     def _on_ticket(self, r: dict[str, Any]) -> None:
         ticket = TicketInfo.from_data(r["d"])
