@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, Optional
 
-from rollbus_wire.env import Env, Rows
+from rollbus_wire.env import Env, Rows, check_step
 from rollbus_wire.errors import ConfigError, MissingPackage
 
 from ._registry import before_making, install_line, packages, problem
@@ -75,5 +75,7 @@ def _reports_success(env: Any) -> bool:
     """Whether the info of one step names success; each episode is seeded anew afterwards."""
     env.reset(seed=0)
     env.action_space.seed(0)
-    info = env.step(env.action_space.sample())[4]
+    answer = env.step(env.action_space.sample())
+    check_step(answer, env)
+    info = answer[4]
     return "success" in info or "is_success" in info

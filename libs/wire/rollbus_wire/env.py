@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -166,9 +166,11 @@ class Rows(Env):
         turns = iter(enumerate(places))
         while True:
             i = row = -1
+            answer: Any = _NONE_YET
             try:
                 for i, row in turns:
-                    latest[row], reward[i], ended, cut, info = steps[row](given[i])
+                    answer = steps[row](given[i])
+                    latest[row], reward[i], ended, cut, info = answer
                     if ended or cut:
                         terminated[i], truncated[i] = ended, cut
                         self._at_end(info)
@@ -176,6 +178,8 @@ class Rows(Env):
                         success[i] = bool(info.get("success", info.get("is_success", False)))
                 break
             except Exception as error:
+                if answer is not _NONE_YET:
+                    error = _misfit(answer, self.envs[row]) or error
                 failed[i] = _failed("step", row, error)
                 reward[i], terminated[i], truncated[i] = np.nan, False, False
                 if len(failed) == count or isinstance(error, SpecError):
@@ -289,6 +293,37 @@ _OLD_RESET = (
 )
 
 
+_NONE_YET = object()
+_STEP = "(observation, reward, terminated, truncated, info)"
+
+
+def check_step(answer: Any, env: Any) -> None:
+    """Raise `SpecError` unless ``answer``, of the step of ``env``, has the parts Gymnasium's has."""
+    wrong = _misfit(answer, env)
+    if wrong is not None:
+        raise wrong
+
+
+def _misfit(answer: Any, env: Any) -> Optional[SpecError]:
+    chain = _chain(env)
+    place = place_of_method(chain, "step")
+    who = type(chain[-1]).__name__ + (", " + place if place else "")
+    if not isinstance(answer, tuple) or len(answer) != 5:
+        came = "%d values" % len(answer) if isinstance(answer, tuple) else "a %s" % type(answer).__name__
+        return SpecError(
+            "%s has another step() than Gymnasium's: it returned %s, where %s is due; change it, or wrap the "
+            "environment (gymnasium.Wrapper)" % (who, came, _STEP)
+        )
+    for part, kind, value in zip(("reward", "terminated", "truncated"), (float, bool, bool), answer[1:4]):
+        try:
+            kind(value)
+        except (TypeError, ValueError) as error:
+            return SpecError("%s: step() returned a %s that is none: %s" % (who, part, error))
+    if not hasattr(answer[4], "get"):
+        return SpecError("%s: step() returned %.80r as info; a dict is due" % (who, answer[4]))
+    return None
+
+
 def _takes_seed(env: Any) -> bool:
     """Whether `reset` can be called with ``seed`` and ``options``."""
     try:
@@ -302,10 +337,13 @@ def _takes_seed(env: Any) -> bool:
 
 def _failed(what: str, row: int, error: Exception) -> RollbusError:
     """A fault of the contract as it is, anything else as `RowFailed`."""
-    kind: Callable[[str], RollbusError] = SpecError if isinstance(error, SpecError) else RowFailed
-    place = "" if isinstance(error, SpecError) else place_of_error(error)
-    text = "row %d failed in %s: %s: %s" % (row, what, type(error).__name__, error)
-    failure = kind(text + (", in " + place if place else ""))
+    failure: RollbusError
+    if isinstance(error, SpecError):
+        failure = SpecError("row %d failed in %s: %s" % (row, what, error))
+    else:
+        place = place_of_error(error)
+        text = "row %d failed in %s: %s: %s" % (row, what, type(error).__name__, error)
+        failure = RowFailed(text + (", in " + place if place else ""))
     failure.__cause__ = error
     return failure
 

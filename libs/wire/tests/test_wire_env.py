@@ -249,6 +249,32 @@ def test_a_reset_of_the_old_gym_is_named():
         Rows([NoInfo()]).reset(ROWS[:1], SEEDS[:1], [])
 
 
+@pytest.mark.parametrize(
+    "answer, told",
+    [
+        (
+            (0, 1.0, True, {}),
+            r"another step\(\) than Gymnasium's: it returned 4 values, where",
+        ),
+        (None, "it returned a NoneType, where"),
+        ((np.zeros(2), "much", False, False, {}), "step.. returned a reward that is none: .*much"),
+        (
+            (np.zeros(1), 0.0, np.zeros(2), False, {}),
+            "returned a terminated that is none: .*ambiguous",
+        ),
+        ((np.zeros(1), 0.0, True, False, None), "step.. returned None as info; a dict is due"),
+    ],
+)
+def test_a_step_of_another_form_is_named_with_its_place(answer, told):
+    raw = [Walk(), Walk()]
+    env = Rows(raw, has_success=True)
+    env.reset(ROWS, SEEDS, [])
+    raw[1].__class__ = type("Old", (Walk,), {"step": lambda self, action: answer})
+    env._steps = [each.step for each in raw]
+    with pytest.raises(SpecError, match=r"row 1 failed in step: Old, <lambda>\(\) of .*" + told):
+        env.step(ROWS, np.ones((2, 1), np.float32), True)
+
+
 def test_what_an_environment_lacks_and_what_it_was_given_by_mistake_is_said():
     class Arm(Walk):
         def __init__(self, port):
