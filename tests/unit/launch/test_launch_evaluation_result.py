@@ -1,8 +1,12 @@
 """Numbers of an evaluation, by hand."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from rollbus_launch.evaluation.result import MEAN, ci95, summarise
+from rollbus_launch.stages import eval as eval_stage
 from rollbus_wire.errors import PeerLost
 from rollbus_wire.spec import ActionSpec, ArraySpec, EnvSpec, TaskSpec
 
@@ -84,3 +88,29 @@ def test_each_task_counts_alike_in_the_mean_and_only_those_with_a_signal_in_its_
     assert a["ci95"] == pytest.approx(12.706) and mean["ci95"] == pytest.approx(6.353)
     assert [e["task"] for e in found.episodes] == ["a", "b", "a"] and found.success_rate == 0.5
     assert summed([episode(0, 1.0, 1, 1)]).tasks == {}
+
+
+def test_a_gain_is_over_the_episodes_that_both_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lost episodes are in no mean, interval or gain; without a common one there is none."""
+    stage = eval_stage.Config(kind="eval", runs=["a", "b"], episodes=3)
+
+    def wrote(name: str, returns: list[float | None]) -> None:
+        episodes = [
+            {"return": r, "success": None if r is None else r > 1} | ({"lost": True} if r is None else {})
+            for r in returns
+        ]
+        result = {"mean_return": 1.0, "ci95": 0.5, "success_rate": 0.5, "episodes": episodes}
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+
+    wrote("a", [1.0, None, 2.0])
+    wrote("b", [3.0, 4.0, None])
+    facts = stage.facts(tmp_path)
+    assert facts["gain"] == {"return": (2.0, 2.0, 2.0), "success": (1.0, 1.0, 1.0)}
+    assert facts["a"]["success_ci95"] == "9.5% to 90.5%"  # Wilson, 1 of 2: 0.5 -+ 0.4055
+
+    wrote("b", [None, 4.0, None])
+    assert "gain" not in stage.facts(tmp_path)
+    stage.show(tmp_path)
+    assert "b over a: no episode was finished by both" in capsys.readouterr().out

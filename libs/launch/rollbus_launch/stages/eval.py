@@ -47,30 +47,36 @@ class Config(Stage):
     def facts(self, out: Path) -> dict[str, Any]:
         found = self._read(out)
         rows = {name: row for name, row in zip(found, _rows(found))}
-        return rows | ({"gain": self._gain(found)} if len(found) > 1 else {})
+        gain = self._gain(found)
+        return rows | ({"gain": gain} if gain else {})
 
     def show(self, out: Path) -> None:
         found = self._read(out)
         show(_rows(found), as_json=False, title=f"{self.episodes} episodes, seed {self.seed}")
         if len(found) > 1:
-            for what, (gain, low, high) in self._gain(found).items():
-                who = f"{self.runs[-1]} over {self.runs[0]}"
-                print(f"{who}, {what}: {gain:+.3g} (95 % {low:+.3g} to {high:+.3g})")
+            who = f"{self.runs[-1]} over {self.runs[0]}"
+            gain = self._gain(found)
+            for what, (mean, low, high) in gain.items():
+                print(f"{who}, {what}: {mean:+.3g} (95 % {low:+.3g} to {high:+.3g})")
+            if not gain:
+                print(f"{who}: no episode was finished by both")
 
     def _gain(self, found: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
-        """What the last policy adds to the first, episode by episode."""
+        """What the last policy adds to the first, over the episodes that both finished; empty without any."""
         before, after = (found[name]["episodes"] for name in (self.runs[0], self.runs[-1]))
-        gains = {"return": _paired(before, after, "return")}
-        if all(e["success"] is not None for e in before + after):
-            gains["success"] = _paired(before, after, "success")
+        both = [pair for pair in zip(before, after, strict=True) if not any(e.get("lost") for e in pair)]
+        if len(found) < 2 or not both:
+            return {}
+        gains = {"return": _paired(both, "return")}
+        if all(e["success"] is not None for pair in both for e in pair):
+            gains["success"] = _paired(both, "success")
         return gains
 
     def _read(self, out: Path) -> dict[str, Any]:
         return {name: json.loads((out / f"{name}.json").read_text()) for name in self.runs}
 
 
-def _paired(before: list[Any], after: list[Any], key: str) -> tuple[float, float, float]:
-    both = [pair for pair in zip(before, after, strict=True) if not any(e.get("lost") for e in pair)]
+def _paired(both: list[tuple[Any, Any]], key: str) -> tuple[float, float, float]:
     return paired_gain([[float(e[key]) for e, _ in both]], [[float(e[key]) for _, e in both]])
 
 
@@ -78,7 +84,7 @@ def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for name, result in found.items():
         row = {"policy": name, "return": result["mean_return"], "return_ci95": result["ci95"]}
-        rate, num = result["success_rate"], len(result["episodes"])
+        rate, num = result["success_rate"], sum(not e.get("lost") for e in result["episodes"])
         interval = None if rate is None else wilson(round(rate * num), num)
         shown = None if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
         rows.append(row | {"success": None if rate is None else f"{rate:.1%}", "success_ci95": shown})
