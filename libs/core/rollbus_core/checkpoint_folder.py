@@ -49,7 +49,6 @@ class CheckpointFolder:
                     "followed its links looks so); remove it if the checkpoint in it is beside it, too, or "
                     "else give it that checkpoint's name (STEPS-LINEAGE.NUMBER, from its manifest.json)"
                 )
-        self.best_score()
 
     def write(self, manifest: Mapping[str, Any], files: Mapping[str, Callable[[Path], None]]) -> Path:
         """Make one checkpoint and point ``last`` at it; each of ``files`` writes itself to the path it gets.
@@ -83,16 +82,16 @@ class CheckpointFolder:
         return True
 
     def forget_damaged_best(self) -> str:
-        """Have no best checkpoint if the one that was best is damaged; what is wrong with it, or ""."""
+        """Have no best checkpoint if it, or its score, is damaged; what is wrong, or ""."""
         best = self.folder / "best"
-        if not best.exists():
-            return ""
         try:
-            read_manifest(best.resolve())
+            self.best_score()
+            if best.exists():
+                read_manifest(best.resolve())
         except CheckpointError as error:
-            best.unlink()
+            best.unlink(missing_ok=True)
             (self.folder / "best.json").unlink(missing_ok=True)
-            return f"{error}; it was the best one, the next evaluation chooses another"
+            return f"{error}; there is no best checkpoint now, the next evaluation chooses another"
         return ""
 
     def best_score(self) -> float:
@@ -103,9 +102,7 @@ class CheckpointFolder:
         except FileNotFoundError:
             return float("-inf")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path} is damaged ({error}); remove it, then the next evaluation makes it anew"
-            ) from None
+            raise CheckpointError(f"{path} is damaged ({error})") from None
 
     def prune(self, protected: Iterable[Path] = ()) -> list[Path]:
         """Remove what need not stay; returns what was removed."""

@@ -140,6 +140,8 @@ class Checkpoints:
 
     def resume(self, mode: str, training: Training, log: Any) -> Path | None:
         """Restore ``training`` from the newest checkpoint that is whole, if ``mode`` wants it; its folder."""
+        if problem := self.files.forget_damaged_best():
+            log.warning("best checkpoint forgotten", problem=problem)
         exists = bool(listed(self.folder))
         if mode == "must" and not exists:
             raise CheckpointError(
@@ -152,8 +154,6 @@ class Checkpoints:
         self.passed_over, self.lost_steps = newer(path), lost_steps(path)
         for problem in problems:
             log.warning("checkpoint passed over", problem=problem, lost_steps=self.lost_steps)
-        if problem := self.files.forget_damaged_best():
-            log.warning("best checkpoint forgotten", problem=problem)
         self.load(path.name, training)
         counters = training.counters
         log.info("resumed", env_steps=counters.env_steps, updates=counters.updates)

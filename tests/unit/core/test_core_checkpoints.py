@@ -51,12 +51,16 @@ def test_a_copy_that_followed_its_links_is_told_apart(tmp_path: Path, link: str)
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"score": "x"}', '{"score": []}'])
-def test_a_damaged_best_is_named(tmp_path: Path, text: str) -> None:
+def test_a_damaged_score_is_forgotten_with_its_checkpoint(tmp_path: Path, text: str) -> None:
     folder = CheckpointFolder(tmp_path, 3)
-    folder.check()
+    path = write(tmp_path, "000000000010-0.1")
+    assert folder.mark_best(path, 500.0)
     (tmp_path / "best.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"best\.json is damaged.*remove it"):
-        folder.check()
+    with pytest.raises(CheckpointError, match=r"best\.json is damaged"):
+        folder.best_score()
+    assert "best.json is damaged" in folder.forget_damaged_best()
+    assert not (tmp_path / "best").exists() and folder.best_score() == float("-inf")
+    assert folder.mark_best(path, 1.0)
 
 
 def test_a_best_checkpoint_that_cannot_be_read_is_none(tmp_path: Path) -> None:
