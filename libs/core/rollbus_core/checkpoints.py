@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus_core.kinds import FILE, unlike
 from rollbus_core.reading import read_at_most
-from rollbus_wire.errors import CheckpointError, short
+from rollbus_wire.errors import CheckpointError, SpecError, short
+from rollbus_wire.spec import EnvSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -162,6 +163,9 @@ def _check_manifest(manifest: Any) -> None:
     for key, right in _FORMS.items():
         if key in manifest and not right(manifest[key]):
             raise ValueError(f"{key} is {short(manifest[key])}")
+    for key in ("env_steps", "version"):
+        if key not in manifest:
+            raise ValueError(f"it lacks {key}")
 
 
 def check_listed(path: Path, manifest: Mapping[str, Any], *names: str) -> None:
@@ -169,6 +173,14 @@ def check_listed(path: Path, manifest: Mapping[str, Any], *names: str) -> None:
     for name in names:
         if name not in manifest["files"]:
             raise CheckpointError(f"{path / MANIFEST} has no digest of {name}; use another checkpoint")
+
+
+def spec_of(path: Path, manifest: Mapping[str, Any]) -> EnvSpec:
+    """Of the environments it was trained on; raises `CheckpointError` if it cannot be read."""
+    try:
+        return EnvSpec.from_data(manifest.get("spec") or {})
+    except SpecError as error:
+        raise CheckpointError(f"{path / MANIFEST}: {error}; use another checkpoint") from None
 
 
 def newest_whole(folder: Path) -> tuple[Path, list[str]]:

@@ -49,14 +49,13 @@ def _write(paths: RunPaths, checkpoint: Path, out: Path) -> dict[str, Any]:
     import torch
     from safetensors.torch import save_file
 
-    from rollbus_core.checkpoints import load_policy_tensors
+    from rollbus_core.checkpoints import load_policy_tensors, spec_of
     from rollbus_launch.policy_module import make_policy
     from rollbus_policies._export import export as export_policy
-    from rollbus_wire.spec import EnvSpec
 
     recipe = load_resolved(paths.config).recipe
     tensors, manifest = load_policy_tensors(checkpoint)
-    spec = EnvSpec.from_data(manifest["spec"])
+    spec = spec_of(checkpoint, manifest)
     policy = make_policy(recipe, spec, critic=False)
     own = policy.state_dict()
     kept = {name: torch.from_numpy(value) for name, value in tensors.items() if name in own}

@@ -15,7 +15,8 @@ def write(folder: Path, name: str) -> Path:
     path.mkdir()
     (path / "model.safetensors").write_bytes(name.encode())
     digest = file_digest(path / "model.safetensors")
-    (path / "manifest.json").write_text(json.dumps({"format": 1, "files": {"model.safetensors": digest}}))
+    manifest = {"format": 1, "env_steps": 1, "version": [0, 1], "files": {"model.safetensors": digest}}
+    (path / "manifest.json").write_text(json.dumps(manifest))
     return path
 
 

@@ -146,7 +146,9 @@ def checkpoint(folder: Path, name: str) -> Path:
     files = {}
     for file in ("model.safetensors", "optimiser.safetensors", "config.yaml"):
         files[file] = file_digest(put_file(path / file))
-    (path / "manifest.json").write_text(json.dumps({"format": 1, "files": files}))
+    (path / "manifest.json").write_text(
+        json.dumps({"format": 1, "env_steps": 1, "version": [0, 1], "files": files})
+    )
     return path
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from rollbus_core.checkpoints import load_policy_tensors, read_manifest
+from rollbus_core.checkpoints import load_policy_tensors, read_manifest, spec_of
 from rollbus_core.config.load import load_resolved
 from rollbus_wire.errors import CheckpointError, RollbusError
 
@@ -132,6 +132,17 @@ def test_what_a_manifest_says_has_its_form(tmp_path: Path, key: str, text: str) 
     path = checkpoint(tmp_path / "c", b"")
     (path / "manifest.json").write_text(f'{{"format": 1, "files": {{}}, "{key}": {text}}}')
     with pytest.raises(CheckpointError, match=f"manifest.json is damaged: {key} is"):
+        read_manifest(path)
+
+
+def test_a_manifest_that_lacks_something_is_named(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "c", b"")
+    with pytest.raises(CheckpointError, match="c/manifest.json: spec is not readable"):
+        spec_of(path, read_manifest(path))
+    with pytest.raises(CheckpointError, match="c/manifest.json: spec is not readable"):
+        spec_of(path, {"spec": {"name": "e", "observation": [], "action": {}}})
+    (path / "manifest.json").write_text('{"format": 1, "files": {}, "env_steps": 3}')
+    with pytest.raises(CheckpointError, match="manifest.json is damaged: it lacks version"):
         read_manifest(path)
 
 

@@ -101,13 +101,13 @@ def compose(checkpoint: Path, resolved: Any, settings: Settings, access: Access)
     """Compose an evaluation of ``checkpoint``: no broker, no tickets, pinned weights."""
     from rollbus_actor.engines.base import make_engine
     from rollbus_actor.single_steps import single_steps
-    from rollbus_core.checkpoints import load_policy_tensors
+    from rollbus_core.checkpoints import load_policy_tensors, spec_of
 
     if "torch" not in sys.modules:
         import_torch(1, False, 0)
     recipe = resolved.recipe
     tensors, manifest = load_policy_tensors(checkpoint)
-    spec = EnvSpec.from_data(manifest["spec"])
+    spec = spec_of(checkpoint, manifest)
     policy = make_policy(recipe, spec, critic="value" in resolved.feed.extras)
     engine = make_engine(
         recipe.actor.engine, policy, device=recipe.actor.device, threads=1,

@@ -11,17 +11,16 @@ from rollbus_core.access import Access
 from rollbus_core.version import Version
 from rollbus_launch.policy_service.service import PolicyService
 from rollbus_wire.link import Link
-from rollbus_wire.spec import EnvSpec
 
 
 def policy_service(checkpoint: Path, recipe: Any, link: Link, spin_s: float = 0.0) -> PolicyService:
     """The service behind ``link``, a bound one; engine and device are those of the recipe's ``actor``."""
     from rollbus_actor.engines.base import make_engine
-    from rollbus_core.checkpoints import load_policy_tensors
+    from rollbus_core.checkpoints import load_policy_tensors, spec_of
     from rollbus_policies import base
 
     tensors, manifest = load_policy_tensors(checkpoint)
-    spec = EnvSpec.from_data(manifest["spec"])
+    spec = spec_of(checkpoint, manifest)
     # Values are for learning: the critic and its tensors stay on disk.
     policy = base.make(recipe.policy, spec, critic=False, frame_stack=recipe.env.frame_stack)
     actor = recipe.actor

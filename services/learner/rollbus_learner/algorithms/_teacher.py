@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from rollbus_core.checkpoints import CONFIG, read_manifest, resolve
+from rollbus_core.checkpoints import CONFIG, read_manifest, resolve, spec_of
 from rollbus_core.config.load import load_resolved
 from rollbus_learner.checkpoint import start_from
 from rollbus_wire.errors import CheckpointError, short
@@ -31,7 +31,7 @@ def load_teacher(path: Path, spec: EnvSpec) -> nn.Module:
 
     if (path / "checkpoints").is_dir():
         path = resolve(path / "checkpoints")
-    theirs = EnvSpec.from_data(read_manifest(path)["spec"])
+    theirs = spec_of(path, read_manifest(path))
     if difference := _difference(theirs, spec):
         raise CheckpointError(
             f"algorithm.teacher {path} learned {theirs.name}, whose {difference}: teacher and student must "
