@@ -10,6 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from rollbus_core.paths import RunPaths
+from rollbus_launch.commands.ps import row
+from rollbus_launch.control import Control
+from rollbus_wire.errors import RollbusError
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -45,8 +51,13 @@ class Runner:
         return process
 
     def members(self, run_dir: Path) -> list[dict[str, Any]]:
-        done = self("ps", str(run_dir), "--json")
-        return list(json.loads(done.stdout)) if done.returncode == 0 else []
+        """The rows of ``rollbus ps``, without a process of its own: many poll them; [] of no run."""
+        with mock.patch.dict(os.environ, self.environment, clear=True):
+            try:
+                with Control(RunPaths(run_dir)) as control:
+                    return [row(member) for member in control.members().members]
+            except RollbusError:
+                return []
 
     def lines(self, path: Path) -> list[dict[str, Any]]:
         if not path.exists():

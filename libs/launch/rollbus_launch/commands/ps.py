@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     paths = run_paths(arguments.run_dir, reads=False)
     with Control(paths) as control:
         members = control.members().members
-    rows = [_row(member) for member in members]
+    rows = [row(member) for member in members]
     show(rows, as_json=arguments.json, spare=_SPARE)
     if not arguments.json:
         print(f"bottleneck: {bottleneck(members)}")
@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(member: dict[str, Any]) -> dict[str, Any]:
+def row(member: dict[str, Any]) -> dict[str, Any]:
+    """What is shown of a member of the registry."""
     stats = member.get("stats") or {}
     held = stats.get("held")
     return {
