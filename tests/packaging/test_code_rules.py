@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -86,3 +87,16 @@ def test_the_search_finds_what_it_looks_for() -> None:
 def test_no_source_runs_code_from_data() -> None:
     wrong = [o for p in sources() for o in offences(str(p.relative_to(ROOT)), p.read_text())]
     assert not wrong, "\n".join(wrong)
+
+
+#: Set by us for our own processes.
+OWN_VARIABLES = {"ROLLBUS_CLOCK_OFFSET", "ROLLBUS_LAUNCHER_PID", "ROLLBUS_STACK_FD"}
+
+
+def test_every_variable_is_in_the_table_of_the_docs() -> None:
+    def named(text: str) -> set[str]:
+        return set(re.findall(r"\bROLLBUS_[A-Z_]+", text))
+
+    table = (ROOT / "docs/deployment.md").read_text().partition("## Environment variables")[2]
+    used = set().union(*(named(path.read_text()) for path in sources()))
+    assert named(table) == used - OWN_VARIABLES and len(used) > 10

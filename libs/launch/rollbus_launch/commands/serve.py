@@ -25,9 +25,8 @@ def add_parser(subparsers: Any) -> None:
     """rollbus serve SERVICE[+SERVICE] [key=value ...] [--config FILE] [--run-dir DIR] [--index N]"""
     parser = subparsers.add_parser(
         "serve", help="run one service in the foreground",
-        description=__doc__ + " Environment: ROLLBUS_CONFIG, ROLLBUS_RUN_DIR, ROLLBUS_INDEX, "
-        "ROLLBUS_REGISTRY, ROLLBUS_STORE, ROLLBUS_HUB_DATA, ROLLBUS_RUNTIME_DIR, ROLLBUS_SOCKS_PROXY, "
-        "ROLLBUS_SET (key=value ...).",
+        description=__doc__ + " Options can be environment variables, and addresses and folders are: "
+        "docs/deployment.md lists them.",
     )  # fmt: skip
     parser.add_argument("services", metavar="SERVICE[+SERVICE]", help="of: " + ", ".join(ROLES))
     parser.add_argument(
