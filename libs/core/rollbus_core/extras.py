@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rollbus_wire.errors import MissingPackage
@@ -70,7 +70,11 @@ def install_line(requirements: Iterable[str]) -> str:
 
 def require(what: str, names: Iterable[str]) -> None:
     """Raise `MissingPackage` unless all packages that ``what`` needs are there."""
-    lacking = missing(names)
-    if lacking:
-        line = install_line(map(requirement, lacking))
-        raise MissingPackage(f"{what} needs {' and '.join(lacking)}, which is not installed; run: {line}")
+    if lacking := missing(names):
+        raise MissingPackage(f"{what} needs {not_there({name: requirement(name) for name in lacking})}")
+
+
+def not_there(lacking: Mapping[str, str]) -> str:
+    """``x and y, which are not installed; run: ...`` of packages as imported -> `requirement` texts."""
+    verb = "is" if len(lacking) == 1 else "are"
+    return f"{' and '.join(lacking)}, which {verb} not installed; run: {install_line(lacking.values())}"

@@ -151,7 +151,7 @@ class Bins(MultiCategorical):
         if not self.bounds.finite:
             raise SpecError(
                 f"head bins needs finite action bounds, not {spec.low} to {spec.high}; "
-                "set policy.head: gaussian"
+                "give the action space bounds, or, if the algorithm can do with it, set policy.head: gaussian"
             )
 
     def env_action(self, action: np.ndarray) -> np.ndarray:

@@ -134,7 +134,7 @@ class TanhGaussian(StateGaussian):
         if not self.bounds.finite:
             raise SpecError(
                 f"head tanh_gaussian needs finite action bounds, not {spec.low} to {spec.high}; "
-                "set policy.head: gaussian"
+                "give the action space bounds, or, if the algorithm can do with it, set policy.head: gaussian"
             )
         nodes, weights = np.polynomial.hermite.hermgauss(24)
         for name, value in (("nodes", nodes * math.sqrt(2)), ("weights", weights / math.sqrt(math.pi))):

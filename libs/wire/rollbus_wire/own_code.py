@@ -39,11 +39,20 @@ def guard(name: str, doing: str) -> Iterator[None]:
 
 
 def told(error: Exception, name: str) -> str:
-    """``error`` in one line, with the last place in the module of ``name`` (else the last of all)."""
+    """``error`` in one line, with the last place in the module of ``name``.
+
+    Nothing of it has run if it cannot be called as it is; then the place is where it is defined.
+    """
     text = "%s: %s" % (type(error).__name__, " ".join(str(error).split()))
     if isinstance(error, SyntaxError):
         return text  # it names the place itself
     frames = traceback.extract_tb(error.__traceback__)
-    file = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
-    own = [frame for frame in frames if frame.filename == file] or frames
-    return "%s (%s:%s)" % (text, own[-1].filename, own[-1].lineno) if own else text
+    module, _, attribute = name.partition(":")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    own = [(frame.filename, frame.lineno) for frame in frames if frame.filename == file]
+    if not own:
+        called = getattr(sys.modules.get(module), attribute, None)
+        begun = getattr(called, "__init__", None) if isinstance(called, type) else called
+        code = getattr(begun, "__code__", None)
+        own = [(code.co_filename, code.co_firstlineno)] if code else [(f.filename, f.lineno) for f in frames]
+    return "%s (%s:%s)" % (text, *own[-1]) if own else text

@@ -86,6 +86,16 @@ def test_errors_in_own_code_name_its_last_line(own: Path) -> None:
     ):
         with guard("own_deep:f", "its call"):
             function("{")
+    (own / "own_called.py").write_text(
+        "def f():\n    pass\n\n\nclass F:\n    def __init__(self):\n        pass\n"
+    )
+    for attribute, line in (("f", 1), ("F", 6)):
+        function = lookup.function("own_called:" + attribute, "learner.key")
+        with (
+            pytest.raises(OwnCodeFailed, match=r"TypeError: .*own_called.py:%d\)" % line),
+            guard("own_called:" + attribute, "its call"),
+        ):
+            function(1)
     for name, error in (
         ("ppo", ValueError("ours")),
         ("own_deep:f", OSError("a disk")),

@@ -58,6 +58,7 @@ def refuse(tmp_path, monkeypatch):
         ("run: {name: ../up}\n", "run.name is '../up', must be a string (a folder's name: letters, digits, spaces and . = + - _, up to 100 of them)"),
         ('run: {name: "a\\0b"}\n', "run.name is 'a\\x00b', must be a string (a folder's name"),
         ("learner: {threads: 1025}\n", "learner.threads is 1025, must be an integer >= 1 and <= 1024"),
+        ("learner: {rewards: [{source: 'a:b'}, {source: 'a:b', wieght: 1}]}\n", "r.yaml:5: unknown key 'learner.rewards.1.wieght'; there are source, weight, name, form; did you mean 'weight'?"),
         ("run: 3\n", "r.yaml:5: 'run' is a section with keys of its own, not 3"),
     ],
 )  # fmt: skip

@@ -64,7 +64,7 @@ def test_a_refusal_names_all_that_is_missing_and_one_command(monkeypatch):
     with pytest.raises(MissingPackage) as caught:
         extras.require("collect", extras.DATASETS)
     assert str(caught.value) == (
-        "collect needs pyarrow and PIL, which is not installed; run: pip install 'rollbus[datasets]'"
+        "collect needs pyarrow and PIL, which are not installed; run: pip install 'rollbus[datasets]'"
     )
 
 

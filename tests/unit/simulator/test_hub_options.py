@@ -72,7 +72,7 @@ def test_fixed_is_what_was_given() -> None:
     [
         ({"values": {}}, "env.options: has no name; sources are curriculum, fixed, progress, random"),
         ({"name": "rnadom"}, "'rnadom' is not one of.*did you mean 'random'"),
-        ({"name": "fixed", "vales": {}}, "env.options.vales is .*: Extra inputs"),
+        ({"name": "fixed", "vales": {}}, "env.options.vales is .*: there is no such key"),
         ({"name": "fixed", "values": {"a": {"uniform": [0, 1]}}}, "values.a is drawn.*set name: random"),
         ({"name": "random", "values": {"a": {"uniform": [1, 0]}}}, r"a: uniform is \[low, high\].*\[1, 0\]"),
         ({"name": "random", "values": {"a": {"log_uniform": [0, 1]}}}, "begins above 0, not at 0"),
@@ -80,7 +80,7 @@ def test_fixed_is_what_was_given() -> None:
         ({"name": "random", "values": {"a": {"choice": "ab"}}}, "choice is a list of values, came 'ab'"),
         ({"name": "curriculum", "levels": [{}]}, "env.options.levels is .*: List should have at least 2"),
         (LEVELS | {"lower_at": 0.8}, "lower_at 0.8 is not below raise_at 0.75"),
-        (LEVELS | {"name": "progress"}, "env.options.raise_at is 0.75: Extra inputs"),
+        (LEVELS | {"name": "progress"}, "env.options.raise_at is 0.75: there is no such key"),
         ({"name": "nowhere.to.be_found"}, "there is no module 'nowhere'"),
         ({"name": "json:nothing"}, "has no function 'nothing'"),
         ({"name": "json:dumps", "level": 3}, "env.options: "),

@@ -80,18 +80,15 @@ def missing_packages(recipe: Recipe, origins: Origins) -> list[str]:
         missing = plugins.missing_packages(section, config)
         if missing:
             where = located(f"{section}.name", origins)
-            lines.append(
-                f"{where}: {section} {config.name!r} needs {', '.join(missing)}, "
-                f"which is not installed; run: {extras.install_line(missing.values())}"
-            )
+            lines.append(f"{where}: {section} {config.name!r} needs {extras.not_there(missing)}")
     for key, used, what, names in (
         ("env.rotations", recipe.env.rotations, "rotations", extras.ROTATIONS),
         ("data.sources", recipe.data.sources, "data sets", extras.DATASETS),
     ):
         if used and (lacking := extras.missing(names)):
-            line = extras.install_line(map(extras.requirement, lacking))
             where = located(key, origins)
-            lines.append(f"{where}: {what} need {' and '.join(lacking)}, which is not installed; run: {line}")
+            needed = extras.not_there({name: extras.requirement(name) for name in lacking})
+            lines.append(f"{where}: {what} need {needed}")
     return lines
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from rollbus_core.config import plugins
+from rollbus_core.config.nearest import hint
 from rollbus_core.config.source import DEFAULT, Plain, Setting, plain
 from rollbus_core.config.values import describe, unit
 from rollbus_wire.errors import RollbusError
@@ -43,17 +44,30 @@ def field_problem(
     if setting is None:
         return f"{key} is missing: give {describe(field)} ({field.description or 'no default'})"
     value = plain(setting.tree)
+    inside = ".".join(map(str, detail["loc"][2:]))
+    if detail["type"] == "extra_forbidden" and inside:
+        keys = [key for model in _inside(field.annotation) for key in model.model_fields]
+        near = hint(str(detail["loc"][-1]), keys)
+        return f"{setting.place}: unknown key {f'{key}.{inside}'!r}; there are {', '.join(keys)}{near}"
     expected = describe(field) + (f" in {unit(field)}" if unit(field) else "")
     if isinstance(value, (list, dict)) or detail["type"] == "value_error":
-        place = ".".join(map(str, detail["loc"][2:]))
-        expected += f" ({place + ': ' if place else ''}{message})"
+        expected += f" ({inside + ': ' if inside else ''}{message})"
     empty = isinstance(setting.tree, Plain) and not setting.tree.text
     return f"{setting.place}: {key} is {'empty' if empty else repr(value)}, must be {expected}"
 
 
+def _inside(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that ``annotation`` has inside, as of a list of them."""
+    for each in get_args(annotation):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            yield each
+        yield from _inside(each)
+
+
 def told(message: Any) -> str:
     """What pydantic says of a value, for people."""
-    return str(message).removeprefix("Value error, ").replace("Input should be", "must be")
+    text = str(message).removeprefix("Value error, ").replace("Input should be", "must be")
+    return text.replace("Extra inputs are not permitted", "there is no such key")
 
 
 def first_problem(error: ValidationError) -> str:
