@@ -91,10 +91,8 @@ def test_errors_in_own_code_name_its_last_line(own: Path) -> None:
     )
     for attribute, line in (("f", 1), ("F", 6)):
         function = lookup.function("own_called:" + attribute, "learner.key")
-        with (
-            pytest.raises(OwnCodeFailed, match=r"TypeError: .*own_called.py:%d\)" % line),
-            guard("own_called:" + attribute, "its call"),
-        ):
+        failed = pytest.raises(OwnCodeFailed, match=r"TypeError: .*own_called.py:%d\)" % line)
+        with failed, guard("own_called:" + attribute, "its call"):
             function(1)
     for name, error in (
         ("ppo", ValueError("ours")),
