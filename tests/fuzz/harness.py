@@ -148,7 +148,8 @@ def _changed_array(value: np.ndarray, data: Bytes) -> np.ndarray:
         return np.repeat(value, data.number(4), axis=0) if value.ndim else value
     if how == 3:
         kind = ["<i4", "<i8", "<f4", "<f8", "u1", "?"][data.number(6)]
-        return value.astype(kind)
+        with np.errstate(invalid="ignore"):  # NaN has no integer
+            return value.astype(kind)
     raw = bytearray(value.tobytes())
     raw[data.number(256) % len(raw)] = data.take(1)[0]
     return np.frombuffer(bytes(raw), value.dtype).reshape(value.shape)
