@@ -50,7 +50,12 @@ class RunPaths:
 
     def __init__(self, run_dir: str | Path) -> None:
         self.root = Path(run_dir).resolve()
-        digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
+        try:
+            digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"run folder {str(self.root)!r} has a name that is not UTF-8; choose another one"
+            ) from None
         self.runtime = shared_memory_root() / f"{PREFIX}{os.getuid()}-{digest}"
         self.config = self.root / "config.yaml"
         self.metrics = self.root / "metrics.jsonl"

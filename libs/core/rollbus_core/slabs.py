@@ -6,11 +6,11 @@ Everybody else maps what a message names: (slab id, size, offset, generation), n
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from pathlib import Path
 
+from rollbus_core.memory import room_for
 from rollbus_wire.errors import PeerLost, SharedMemoryFull
 
 #: All pages are entered at once; one by one, at their first use, they cost more. Linux only.
@@ -34,16 +34,12 @@ class SlabFolder:
         """Make and map a slab. Its pages are taken now: a full memory is an error here, not a bus error."""
         descriptor = os.open(self.path(slab), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, num_bytes)
-            self._maps[slab] = mmap.mmap(descriptor, num_bytes, _FLAGS)
-        except OSError as error:
+            with room_for(f"a slab of {num_bytes >> 10} KiB", self.folder):
+                os.posix_fallocate(descriptor, 0, num_bytes)
+                self._maps[slab] = mmap.mmap(descriptor, num_bytes, _FLAGS)
+        except (OSError, SharedMemoryFull):
             self.path(slab).unlink(missing_ok=True)
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
-                raise
-            raise SharedMemoryFull(
-                f"no room for a slab of {num_bytes >> 10} KiB in {self.folder}: {error.strerror}; free "
-                "memory there, give it more (docker: --shm-size), or set ROLLBUS_RUNTIME_DIR"
-            ) from None
+            raise
         finally:
             os.close(descriptor)
         return self._maps[slab]

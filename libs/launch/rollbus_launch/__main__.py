@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -22,23 +23,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # plug-ins of the user's own; installed packages come first
-    from importlib.metadata import version
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        print("rollbus: the current folder was removed; change into one that is there", file=sys.stderr)
+        return 2
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)  # plug-ins of the user's own; installed packages come first
 
     from rollbus_core.descriptors import raise_limits
+
+    raise_limits()
+    arguments = _parsed(sys.argv[1:] if argv is None else argv)
+    return 2 if arguments is None else _run(arguments)
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace | None:
+    """What was asked; None of nothing, after the help."""
+    from importlib.metadata import version
+
     from rollbus_launch import commands
     from rollbus_launch.parser import Parser
 
-    raise_limits()
     parser = Parser(prog="rollbus", description="Train robot and agent policies.")
     parser.add_argument("--version", action="version", version=f"rollbus {version('rollbus')}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in commands.all_commands():
         command.add_parser(subparsers)
-    if not (sys.argv[1:] if argv is None else argv):
+    if not argv:
         parser.print_help()
-        return 2
+        return None
     arguments, rest = parser.parse_known_args(argv)
     folders = [token for token in rest if "=" not in token and not token.startswith("-")]
     if getattr(arguments, "run_dir", "") is None and len(folders) == 1:  # it may stand after an option, too
@@ -49,18 +63,27 @@ def _main(argv: Sequence[str] | None) -> int:
         subparsers.choices[arguments.command].error(f"unrecognized arguments: {' '.join(rest)}")
     if settings:  # key=value may stand after an option, too
         arguments.overrides += settings
+    return arguments
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rollbus_core import memory
+
     try:
         return int(arguments.run(arguments) or 0)
     except RollbusError as error:
-        print(f"rollbus {arguments.command}: {error}", file=sys.stderr)
-        return 2
+        text = str(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # a disk, a right, an address: nothing that a traceback would explain
-        where = f": {error.filename}" if error.filename else ""
-        print(f"rollbus {arguments.command}: {error.strerror or error}{where}", file=sys.stderr)
-        return 2
+        text = (error.strerror or str(error)) + (f": {error.filename}" if error.filename else "")
+    except (MemoryError, RuntimeError) as error:
+        if not memory.is_out_of_memory(error):
+            raise
+        text = memory.told(error, ())
+    print(f"rollbus {arguments.command}: {text}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from rollbus_core.config.models import RunConfig
 from rollbus_core.metrics import summary
 from rollbus_core.paths import RunPaths
 
+#: Characters of a run's name in a legend, which would leave no room for the curve.
+MAX_LABEL = 48
+
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a JSON-lines file; what is torn or damaged is left out, a missing file is empty."""
@@ -86,19 +89,21 @@ def draw_curve(paths_list: Sequence[RunPaths], target: Path) -> bool:
     by_updates = bool(evaluated) and not any(e["env_steps"] for e in evaluated)
     axes = figure.add_subplot(xlabel="updates" if by_updates else "environment steps", ylabel="return")
     for index, (paths, rows) in enumerate(zip(paths_list, trained, strict=True)):
-        evaluations = read_lines(paths.evaluations)
+        evaluations, name = read_lines(paths.evaluations), paths.root.name
+        if len(name) > MAX_LABEL:
+            name = "…" + name[1 - MAX_LABEL :]  # its end is the date
         colour = f"C{index % 10}"
         if rows:
             axes.plot(
                 [r["env_steps"] for r in rows], [r["return_mean"] for r in rows],
-                color=colour, alpha=0.5, linewidth=1, label=f"{paths.root.name}: training",
+                color=colour, alpha=0.5, linewidth=1, label=f"{name}: training",
             )  # fmt: skip
         if evaluations:
             axes.errorbar(
                 [_updates_of(e) if by_updates else e["env_steps"] for e in evaluations],
                 [e["mean_return"] for e in evaluations],
                 [e["ci95"] for e in evaluations], color=colour, marker="o", markersize=3, capsize=2,
-                label=f"{paths.root.name}: evaluation (95 % interval)",
+                label=f"{name}: evaluation (95 % interval)",
             )  # fmt: skip
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollbus_core import service
+from rollbus_core import memory, service
 from rollbus_core.access import Access
 from rollbus_core.checkpoints import write_atomic
 from rollbus_core.config.load import load_resolved
@@ -80,6 +80,8 @@ def serve(roles: Sequence[str], index: int | None, run_dir: Path) -> int:
         member = next((s.member for s in services if s.member), None)
         if full := is_no_room(error):
             text = f"{error}; free some room for {paths.root}"
+        elif memory.is_out_of_memory(error):
+            text = memory.told(error, roles)
         else:
             text = str(error) if isinstance(error, RollbusError) else ""
         _report(paths, name, member.current_stage if member else stage, error, text)

@@ -12,6 +12,7 @@ import pytest
 
 from rollbus_core import paths
 from rollbus_core.paths import AlreadyRuns, RunPaths, remove_dead
+from rollbus_wire.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +114,8 @@ def test_a_member_is_one_process_of_a_host(tmp_path: Path, monkeypatch: pytest.M
     with paths.alive(), paths.claimed(["actor"], 0):
         pass
     assert paths.claimants() == {}
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"/r\\udcff' has a name that is not UTF-8"):
+        RunPaths(tmp_path / os.fsdecode(b"r\xff"))

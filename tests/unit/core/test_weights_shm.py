@@ -221,7 +221,7 @@ def test_a_successor_goes_on_above_all_generations(prefix: Path) -> None:
 
 
 def test_full_memory_is_an_error_with_advice(prefix: Path) -> None:
-    with pytest.raises(SharedMemoryFull, match="shm-size"):
+    with pytest.raises(SharedMemoryFull, match="no room for weights of .*shm-size|.*file that large"):
         WeightWriter(prefix, 1 << 60)
 
 

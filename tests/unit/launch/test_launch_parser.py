@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
+import torch
 
 from rollbus_launch.__main__ import main
 from rollbus_launch.commands import all_commands
@@ -20,6 +21,24 @@ def test_train_without_a_recipe_names_the_recipe_only(capsys) -> None:
         "rollbus train: error: the following arguments are required: recipe; "
         "for example: rollbus train recipes/cartpole_ppo.yaml"
     )
+
+
+def test_a_folder_that_was_removed_is_named(tmp_path, monkeypatch, capsys) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["ps"]) == 2
+    assert (
+        capsys.readouterr().err == "rollbus: the current folder was removed; change into one that is there\n"
+    )
+
+
+def test_memory_that_is_not_there_is_one_line(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("rollbus_launch.commands.doctor.run", lambda _: torch.empty(10**15))
+    assert main(["doctor"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rollbus doctor: out of memory: ") and line.endswith("; free some")
 
 
 def test_help_is_plain_text(capsys) -> None:

@@ -12,7 +12,6 @@ Both ends map the buffers once and copy straight between the mapping and their t
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
@@ -23,13 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rollbus_core.memory import room_for
 from rollbus_core.version import Version
 from rollbus_core.weights import digests
 from rollbus_core.weights.age import stamp
 from rollbus_core.weights.base import Weights
 from rollbus_core.weights.copying import shared_pool
 from rollbus_core.weights.image import Layout, read_layout
-from rollbus_wire.errors import SharedMemoryFull, StaleRead
+from rollbus_wire.errors import StaleRead
 from rollbus_wire.messages import Notice
 
 NUM_BUFFERS = 3
@@ -154,17 +154,8 @@ class WeightWriter:
         )  # fmt: skip
 
     def _reserve(self, descriptor: int, num_bytes: int) -> None:
-        # Pages are taken now: a full memory is an error here and not a bus error while copying.
-        try:
+        with room_for(f"weights of {num_bytes >> 10} KiB x {NUM_BUFFERS}", self.prefix.parent):
             os.posix_fallocate(descriptor, 0, HEADER_BYTES + num_bytes)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                raise
-            raise SharedMemoryFull(
-                f"no room for weights of {num_bytes >> 10} KiB x {NUM_BUFFERS} in {self.prefix.parent}: "
-                f"{error.strerror}; free memory there, give it more (docker: --shm-size), or set "
-                "ROLLBUS_RUNTIME_DIR"
-            ) from None
 
     @staticmethod
     def _lock(descriptor: int) -> bool:
