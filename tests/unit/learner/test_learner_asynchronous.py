@@ -75,6 +75,27 @@ def test_at_lag_zero_it_is_ppo(proximal):
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
+def test_interpolated_has_the_gradient_of_ppo_with_a_clip_that_widens_with_age():
+    """Ratio (pi / mu) ** (1 / 5) within 1 +- .04 at age 4: pi / mu within .96 ** 5 and 1.04 ** 5."""
+    gradients, shares = [], []
+    for module, settings in (
+        (decoupled_ppo, {"clip": 0.04, "weight_limit": 1e6}),
+        (ppo, {"clip": 1 - 0.96**5, "clip_high": 1.04**5 - 1}),
+    ):
+        algorithm = built(module, value_coef=0.0, entropy_coef=0.0, **settings)
+        roles, batch = {"policy": algorithm.policy}, acted_by(algorithm.policy, age=4)
+        algorithm.label(batch, roles, NOW)
+        with torch.no_grad():
+            algorithm.policy.mean.weight += 0.15
+        found = algorithm.loss(roles, flatten(batch, 8))
+        total, count = found.terms["policy_loss"]
+        gradients.append(torch.autograd.grad(total / count, algorithm.policy.mean.weight)[0])
+        clipped, samples = found.metrics["clip_fraction"]
+        shares.append(float(clipped) / float(samples))
+    assert shares[0] == shares[1] and 0 < shares[0] < 1
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+
+
 def test_recomputed_is_the_learners_own_policy_at_the_start_of_the_update():
     """All log-probs .5 lower when acting: w = exp(.5), the ratio is 1 at first."""
     algorithm = built(decoupled_ppo, proximal="recomputed", normalise_advantage=False)

@@ -5,7 +5,8 @@ sample: with lp_mu of the version that acted and lp_prox of the proximal policy 
 ``exp(lp - lp_prox)`` times ``w = exp(lp_prox - lp_mu)``, both without gradient. The proximal policy is
 
 - ``interpolated`` (A-3PO): ``lp_prox = lp_mu + d / (d + 1) (lp - lp_mu)`` for a sample that is d updates
-  old, without a further forward pass; at d = 0 this is PPO;
+  old, without a further forward pass; at d = 0 this is PPO, and at d its gradient is that of PPO with the
+  clip widened to ``(1 + clip) ** (d + 1) - 1``, so several epochs ask for a small ``clip``;
 - ``recomputed`` (2110.00641): the learner's own at the start of the update.
 
 A sample whose w exceeds ``weight_limit`` leaves the update: numerator and count, the value loss with it.
