@@ -138,12 +138,13 @@ def test_who_waits_together_is_decided_together(make: Callable[..., Rig]) -> Non
 
 
 def test_a_pass_has_at_most_max_batch_rows_and_requests_stay_whole(make: Callable[..., Rig]) -> None:
+    """Requests of 2, 2, 3 and 5 rows where a pass has 4: what does not fit waits, in its order."""
     rig = make(max_batch=4)
-    for _ in range(3):
-        rig.clients[0].send(obs((1.0, 0), (2.0, 0), (3.0, 0)))
+    for num in (2, 2, 3, 5):
+        rig.clients[0].send(obs(*[(1.0, row) for row in range(num)]))
     threading.Event().wait(0.1)
-    rig.poll(answered(rig, 3))
-    assert rig.engine.passes == [6, 3]
+    rig.poll(answered(rig, 4))
+    assert rig.engine.passes == [4, 3, 5]
 
 
 def test_with_seeds_it_samples_and_without_it_does_not(make: Callable[..., Rig]) -> None:

@@ -52,6 +52,8 @@ class PolicyService(Service):
             key: (np.dtype(array.dtype), (*stack, *array.shape)) for key, array in spec.observation.items()
         }
         self._state_size, self._chunked = policy.state_size, policy.chunk > 1
+        #: What was heard and did not fit into the last pass, at most one.
+        self._next: list[Request] = []
         self.num_requests = self.num_rows = self.num_passes = 0
         #: Requests that broke the spec, and answers that nobody was there for.
         self.refused = self.unanswered = 0
@@ -67,18 +69,22 @@ class PolicyService(Service):
     def poll(self) -> bool:
         """Decide for what has arrived: at most ``max_batch`` rows of it, or what passes are fast with.
 
-        One request is never divided.
+        One request is never divided; one that would make a pass larger waits for the next.
         """
-        requests: list[Request] = []
-        num_rows, heard = 0, False
+        requests, self._next = self._next, []
+        num_rows, heard = sum(request.num_rows for request in requests), bool(requests)
         for envelope in drain(self.link):
             heard = True
             request = self._heard(envelope)
-            if request is not None:
-                requests.append(request)
-                num_rows += request.num_rows
-                if num_rows >= self._pace.limit:
-                    break
+            if request is None:
+                continue
+            if requests and num_rows + request.num_rows > self._pace.limit:
+                self._next.append(request)
+                break
+            requests.append(request)
+            num_rows += request.num_rows
+            if num_rows >= self._pace.limit:
+                break
         if requests:
             self._decide(requests, num_rows)
             self._spin_until = self._clock() + self._spin_s
