@@ -122,10 +122,14 @@ def test_killed_learner_resumes_in_a_new_lineage(rollbus: Runner) -> None:
     assert manifest["version"][0] == 1
 
 
-def test_interrupt_leaves_nothing_behind(rollbus: Runner) -> None:
+def test_a_second_start_is_refused_and_an_interrupt_leaves_nothing_behind(rollbus: Runner) -> None:
     run = rollbus.folder / "run"
     process = long_run(rollbus, run, "env.placement=workers", "env.workers=2")
     wait_for(lambda: steps(rollbus, run) > 1000, PATIENCE_S, "training begins")
+    learner = next(m for m in rollbus.members(run) if m["name"] == "learner-0")
+    second = rollbus("train", TINY, "--run-dir", str(run))
+    assert second.returncode == 2 and "a run is active" in second.stderr
+    assert f"learner-0 (process {learner['pid']})" in second.stderr
     started = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     process.wait(20)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,13 @@ def _hanging(paths: RunPaths) -> str:
     pids = paths.claimants()
     if not pids:
         return ""
-    names = ", ".join(f"{name} (process {pid})" for name, pid in pids.items())
-    return f"; there are {names}: if they hang, kill -9 {' '.join(map(str, dict.fromkeys(pids.values())))}"
+    ids = " ".join(map(str, dict.fromkeys(pids.values())))
+    return f"; there are {named(pids)}: if they hang, kill -9 {ids}"
+
+
+def named(pids: Mapping[str, int]) -> str:
+    """Members and their processes, for people."""
+    return ", ".join(f"{name} (process {pid})" for name, pid in pids.items())
 
 
 def _time(path: Path) -> float:

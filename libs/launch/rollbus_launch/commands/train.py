@@ -19,7 +19,7 @@ from rollbus_core.lines import is_no_room
 from rollbus_core.paths import RunPaths, remove_dead
 from rollbus_launch import environments, resuming, room
 from rollbus_launch.compare import compare_rows
-from rollbus_launch.control import LATEST
+from rollbus_launch.control import LATEST, named
 from rollbus_launch.planning import auto_layout
 from rollbus_launch.progress import Display
 from rollbus_launch.records import draw_curve, why_no_curve, write_summary
@@ -75,7 +75,10 @@ def train(
     start = resuming.before(resolved, paths)
     remove_dead()
     if paths.held():
-        raise ConfigError(f"a run is active in {paths.root}; stop it (rollbus stop) or use another --run-dir")
+        who = f": {named(pids)}" if (pids := paths.claimants()) else ""
+        raise ConfigError(
+            f"a run is active in {paths.root}{who}; stop it (rollbus stop) or use another --run-dir"
+        )
     notes = [*start.notes, *check_data(chosen)]
     room.check_run(chosen.recipe, layout(chosen.recipe))
     with _room_for(paths):
